@@ -1,0 +1,11 @@
+//! Tests against real services, and the tests of the house itself.
+//! One binary: one Postgres and one nats-server serve all of its worlds.
+//! Pure tests are beside the code.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    missing_docs,
+    clippy::allow_attributes,
+    reason = "helpers of tests may do what tests may"
+)]
