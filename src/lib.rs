@@ -11,5 +11,8 @@ pub mod event;
 // Floor 1: machinery.
 pub mod lifecycle;
 
+// Floor 2: places.
+pub mod log;
+
 // Floor 3: knowledge.
 pub mod journal;

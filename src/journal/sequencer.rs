@@ -1,73 +1,441 @@
-//! Pure: stages records from queued drafts: assigns `seq`, answers duplicates, refuses drafts for closed conversations.
-//! Promises one verdict a draft, and that nothing is staged again before the fold has reached the conflicting position.
+//! Pure: stages records from queued drafts and settles them: assigns `seq`, answers duplicates, refuses what cannot be.
+//! Promises one verdict a draft, and that nothing is staged again before it is certain that the record is not in the log.
 //! Does not publish; the writer does, and tells what came of it.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::draft::{Answer, Draft, Intent, Receipt, Request, Unanswered, Verdict};
+use super::fold::{Fit, Fold};
+use super::heads::Seed;
+use super::ring::Folded;
+use super::staging::{Decision, Staging};
 use crate::clock::Timestamp;
-use crate::event::{Body, ConversationId, Fingerprint, MessageId, TenantId};
+use crate::event::record::VERSION;
+use crate::event::{NodeId, Record, RecordId};
+use crate::log::{Outcome, Outgoing};
 
-/// A checked wish to append one event.
-#[derive(Clone, Debug)]
-pub struct Draft {
-    /// Who wishes it.
-    pub tenant: TenantId,
-    /// Where it is to go.
-    pub conversation: ConversationId,
-    /// Id of the event; derived from the key when there is one.
-    pub id: MessageId,
-    /// When the server accepted it.
-    pub at: Timestamp,
-    /// Fingerprint of the payload.
-    pub fingerprint: Fingerprint,
-    /// W3C `traceparent` of the request.
-    pub trace: Option<Box<str>>,
-    /// What it says.
-    pub body: Body,
-    /// What it takes the conversation to be.
-    pub intent: Intent,
+/// Queues drafts and keeps the one record that is on its way.
+#[derive(Debug)]
+pub struct Sequencer<T> {
+    node: NodeId,
+    queue: VecDeque<Request<T>>,
+    flight: Option<Flight<T>>,
 }
 
-/// What a draft takes its conversation to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
-    /// A message for an open conversation.
-    Send,
-    /// Opens a conversation whose id the server has just made: no lookup is needed.
-    OpenNew,
-    /// Opens a conversation with an id of the client's: it may exist.
-    OpenNamed,
-    /// Closes an open conversation.
-    Close,
-    /// Reopens a closed one.
-    Reopen,
+/// The record that is on its way. One at a time: a second one could be stored on top of a foreign record that
+/// made the first one fail.
+#[derive(Debug)]
+struct Flight<T> {
+    record: Record,
+    outgoing: Outgoing,
+    staged: Vec<Staged<T>>,
+    /// Set once the record met a conflict: nothing may be decided before the fold has reached this position.
+    behind: Option<u64>,
 }
 
-/// Where and when an event was stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// Its id.
-    pub id: MessageId,
-    /// Its place in the conversation.
-    pub seq: u64,
-    /// When it was accepted.
-    pub at: Timestamp,
-    /// The conversation's head when the receipt was given: everything up to it is durable.
-    pub watermark: u64,
+#[derive(Debug)]
+struct Staged<T> {
+    ticket: T,
+    seed: Option<Seed>,
+    deadline: Instant,
+    slots: Vec<Slot>,
 }
 
-/// What became of a draft.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is stored durably.
-    Stored(Receipt),
-    /// The same key with the same payload was stored before; the first receipt. Opening, closing or reopening
-    /// what already is so answers this too.
-    Duplicate(Receipt),
-    /// The same key was stored with another payload.
-    KeyConflict,
-    /// The conversation is closed.
-    Closed,
-    /// There is no such conversation of this tenant.
-    NotFound,
-    /// Memory does not know the conversation or key and the seed is missing or too old; nothing was stored.
-    Cold,
+/// What one draft of a staged request waits for.
+#[derive(Debug)]
+enum Slot {
+    /// Nothing; it was decided when it was staged. Staged again, it is decided again.
+    Done { verdict: Verdict, draft: Box<Draft> },
+    /// The event at this place in the record.
+    Event {
+        index: usize,
+        intent: Intent,
+        key_time: Option<Timestamp>,
+    },
+    /// The event at this place too: it repeats that event's key.
+    Same { index: usize, draft: Box<Draft> },
 }
+
+/// What staging gave.
+#[derive(Debug)]
+pub struct Stage<T> {
+    /// Requests that could be answered without the log.
+    pub answers: Vec<Answer<T>>,
+    /// The record to publish, if there was anything to append.
+    pub outgoing: Option<Outgoing>,
+}
+
+/// What is to be done after an outcome.
+#[derive(Debug)]
+#[must_use]
+pub enum Next<T> {
+    /// The record is settled: these can be told. Staging may go on.
+    Settled(Vec<Answer<T>>),
+    /// Nothing is known: publish the very same record again.
+    Again(Outgoing),
+    /// Fold up to this position first; it may hold the record.
+    Behind(u64),
+    /// Another node took the position; the drafts are queued again. Staging may go on.
+    Lost,
+    /// The log ends before positions that were acknowledged: it was replaced or lost data.
+    WentBack {
+        /// Where it ends.
+        last: u64,
+    },
+}
+
+impl<T> Sequencer<T> {
+    /// A sequencer with nothing to do.
+    pub fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            queue: VecDeque::new(),
+            flight: None,
+        }
+    }
+
+    /// Queues a request. The bound of the queue is kept at the door, where places are given out.
+    pub fn push(&mut self, request: Request<T>) {
+        self.queue.push_back(request);
+    }
+
+    /// Whether a record is on its way.
+    pub fn is_flying(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// Whether nothing is queued and nothing on its way.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.flight.is_none()
+    }
+
+    /// Whether requests wait to be staged.
+    pub fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Makes one record of as much of the queue as fits. Does nothing while a record is on its way.
+    pub fn stage(&mut self, fold: &Fold, id: RecordId, now: Instant) -> Stage<T> {
+        let mut answers = Vec::new();
+        if self.flight.is_some() {
+            return Stage {
+                answers,
+                outgoing: None,
+            };
+        }
+        let mut staging = Staging::new(fold);
+        let mut staged = Vec::new();
+        while let Some(request) = self.queue.pop_front() {
+            if request.deadline <= now {
+                let verdicts = Err(Unanswered::Expired);
+                answers.push(Answer {
+                    ticket: request.ticket,
+                    verdicts,
+                });
+            } else if staging.has_room_for(&request.drafts) {
+                match stage_request(&mut staging, request) {
+                    Ok(waiting) => staged.push(waiting),
+                    Err(answer) => answers.push(answer),
+                }
+            } else {
+                self.queue.push_front(request);
+                break;
+            }
+        }
+        let outgoing = self.launch(staging.into_events(), staged, fold.position(), id);
+        Stage { answers, outgoing }
+    }
+
+    fn launch(
+        &mut self,
+        events: Vec<crate::event::Event>,
+        staged: Vec<Staged<T>>,
+        expected: u64,
+        id: RecordId,
+    ) -> Option<Outgoing> {
+        if events.is_empty() {
+            return None;
+        }
+        let record = Record {
+            version: VERSION,
+            id,
+            node: self.node,
+            events,
+        };
+        let bytes = record
+            .encode()
+            .expect("staging keeps every bound that encoding checks");
+        let outgoing = Outgoing {
+            id,
+            expected,
+            bytes: bytes.into(),
+        };
+        self.flight = Some(Flight {
+            record,
+            outgoing: outgoing.clone(),
+            staged,
+            behind: None,
+        });
+        Some(outgoing)
+    }
+
+    /// Takes in what came of publishing the record with this id. An outcome of an earlier record says nothing:
+    /// the follower may bring a record before its acknowledgement comes.
+    pub fn on_outcome(
+        &mut self,
+        fold: &mut Fold,
+        (id, outcome): (RecordId, Outcome),
+        now: Timestamp,
+    ) -> Next<T> {
+        let Some(flight) = self.flight.as_mut().filter(|flight| flight.record.id == id) else {
+            return Next::Settled(Vec::new());
+        };
+        let expected = flight.outgoing.expected;
+        match outcome {
+            Outcome::Stored { position } => Next::Settled(self.settle_own(fold, position, now)),
+            Outcome::Conflict { last } | Outcome::Repeated { position: last }
+                if last < expected =>
+            {
+                Next::WentBack { last }
+            }
+            Outcome::Conflict { last } | Outcome::Repeated { position: last }
+                if last > expected =>
+            {
+                flight.behind = Some(last);
+                self.look(fold).unwrap_or(Next::Behind(last))
+            }
+            // Not stored by this answer. Whether an earlier copy was, the position after the guard tells.
+            Outcome::Conflict { .. } | Outcome::Repeated { .. } | Outcome::Unknown { .. } => {
+                if fold.position() > expected {
+                    self.unstage()
+                } else {
+                    Next::Again(flight.outgoing.clone())
+                }
+            }
+            Outcome::Refused { reason } => Next::Settled(self.refuse(&reason)),
+        }
+    }
+
+    /// Takes in a record of the log. The record on its way is settled when it is this one.
+    pub fn on_record(
+        &mut self,
+        fold: &mut Fold,
+        folded: &Arc<Folded>,
+        now: Timestamp,
+    ) -> (Fit, Next<T>) {
+        let fit = fold.apply(folded, now);
+        if fit != Fit::Folded {
+            return (fit, Next::Settled(Vec::new()));
+        }
+        let ours = self
+            .flight
+            .as_ref()
+            .is_some_and(|flight| flight.record.id == folded.record.id);
+        if ours {
+            return (fit, Next::Settled(self.settle(fold)));
+        }
+        (fit, self.look(fold).unwrap_or(Next::Settled(Vec::new())))
+    }
+
+    /// The fold has moved: a record that met a conflict is staged again once the fold has reached it.
+    ///
+    /// Had one of the folded records been ours, it would have been settled then; so it is not in the log, and its
+    /// guard keeps it out for ever.
+    pub fn look(&mut self, fold: &Fold) -> Option<Next<T>> {
+        let behind = self.flight.as_ref()?.behind?;
+        (fold.position() >= behind).then(|| self.unstage())
+    }
+
+    /// Everybody who still waits, for a writer that gives up.
+    pub fn abandon(&mut self) -> Vec<T> {
+        let flying = self
+            .flight
+            .take()
+            .into_iter()
+            .flat_map(|flight| flight.staged);
+        let flying = flying.map(|staged| staged.ticket);
+        flying
+            .chain(self.queue.drain(..).map(|request| request.ticket))
+            .collect()
+    }
+
+    fn settle_own(&mut self, fold: &mut Fold, position: u64, now: Timestamp) -> Vec<Answer<T>> {
+        let Some(flight) = self.flight.as_mut() else {
+            return Vec::new();
+        };
+        let bytes = flight.outgoing.bytes.len();
+        let events = std::mem::take(&mut flight.record.events);
+        let record = Record {
+            version: VERSION,
+            id: flight.record.id,
+            node: self.node,
+            events,
+        };
+        let folded = Arc::new(Folded {
+            position,
+            bytes,
+            record,
+        });
+        let fit = fold.apply(&folded, now);
+        debug_assert_eq!(
+            fit,
+            Fit::Folded,
+            "the guard held, so the fold was at the guard's position"
+        );
+        self.settle_with(fold, &folded.record)
+    }
+
+    fn settle(&mut self, fold: &Fold) -> Vec<Answer<T>> {
+        let Some(flight) = self.flight.as_mut() else {
+            return Vec::new();
+        };
+        let events = std::mem::take(&mut flight.record.events);
+        let record = Record {
+            version: VERSION,
+            id: flight.record.id,
+            node: self.node,
+            events,
+        };
+        self.settle_with(fold, &record)
+    }
+
+    fn settle_with(&mut self, fold: &Fold, record: &Record) -> Vec<Answer<T>> {
+        let Some(flight) = self.flight.take() else {
+            return Vec::new();
+        };
+        let receipt = |index: usize| {
+            let event = &record.events[index];
+            let watermark = fold
+                .head(event.conversation)
+                .map_or(event.seq, |head| head.seq);
+            Receipt {
+                id: event.id,
+                seq: event.seq,
+                at: event.at,
+                watermark,
+            }
+        };
+        let verdict = |slot: &Slot| match slot {
+            Slot::Done { verdict, .. } => *verdict,
+            Slot::Event { index, .. } => Verdict::Stored(receipt(*index)),
+            Slot::Same { index, draft } => {
+                if record.events[*index].fingerprint == draft.fingerprint {
+                    Verdict::Duplicate(receipt(*index))
+                } else {
+                    Verdict::KeyConflict
+                }
+            }
+        };
+        let answer = |staged: Staged<T>| Answer {
+            ticket: staged.ticket,
+            verdicts: Ok(staged.slots.iter().map(verdict).collect()),
+        };
+        flight.staged.into_iter().map(answer).collect()
+    }
+
+    fn refuse(&mut self, reason: &str) -> Vec<Answer<T>> {
+        let staged = self
+            .flight
+            .take()
+            .map(|flight| flight.staged)
+            .unwrap_or_default();
+        let refused = || Err(Unanswered::Refused(reason.to_owned()));
+        staged
+            .into_iter()
+            .map(|s| Answer {
+                ticket: s.ticket,
+                verdicts: refused(),
+            })
+            .collect()
+    }
+
+    /// Puts the drafts of the record on its way back to the front of the queue, in their order.
+    fn unstage(&mut self) -> Next<T> {
+        let Some(flight) = self.flight.take() else {
+            return Next::Lost;
+        };
+        let mut events: Vec<_> = flight.record.events.into_iter().map(Some).collect();
+        for staged in flight.staged.into_iter().rev() {
+            let drafts = staged.slots.into_iter().filter_map(|slot| match slot {
+                Slot::Done { draft, .. } | Slot::Same { draft, .. } => Some(*draft),
+                Slot::Event {
+                    index,
+                    intent,
+                    key_time,
+                } => events[index]
+                    .take()
+                    .map(|event| Draft::from_event(event, intent, key_time)),
+            });
+            let drafts = drafts.collect();
+            let Staged {
+                ticket,
+                seed,
+                deadline,
+                ..
+            } = staged;
+            self.queue.push_front(Request {
+                ticket,
+                drafts,
+                seed,
+                deadline,
+            });
+        }
+        Next::Lost
+    }
+}
+
+/// Decides every draft of a request. `Err` when nothing of it waits for the log.
+fn stage_request<T>(
+    staging: &mut Staging<'_>,
+    request: Request<T>,
+) -> Result<Staged<T>, Answer<T>> {
+    let Request {
+        ticket,
+        drafts,
+        seed,
+        deadline,
+    } = request;
+    let mut slots = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        let (intent, key_time) = (draft.intent, draft.key_time);
+        slots.push(match staging.decide(&draft, seed.as_ref()) {
+            Decision::Append { seq } => Slot::Event {
+                index: staging.append(draft, seq),
+                intent,
+                key_time,
+            },
+            Decision::Same { index } => Slot::Same {
+                index,
+                draft: Box::new(draft),
+            },
+            Decision::Done(verdict) => Slot::Done {
+                verdict,
+                draft: Box::new(draft),
+            },
+        });
+    }
+    let verdicts: Option<Vec<Verdict>> = slots
+        .iter()
+        .map(|slot| match slot {
+            Slot::Done { verdict, .. } => Some(*verdict),
+            Slot::Event { .. } | Slot::Same { .. } => None,
+        })
+        .collect();
+    match verdicts {
+        Some(verdicts) => Err(Answer {
+            ticket,
+            verdicts: Ok(verdicts),
+        }),
+        None => Ok(Staged {
+            ticket,
+            seed,
+            deadline,
+            slots,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

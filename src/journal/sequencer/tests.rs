@@ -1,0 +1,681 @@
+//! Several writers on one log, driven through random interleavings by a seed.
+//!
+//! The model log stores a record if its guard holds, as JetStream does, with one replica's order of checks or
+//! several replicas'. Answers get lost, copies of old publishes arrive late, nodes forget everything and restart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rand::rngs::SmallRng;
+use rand::{Rng, RngExt, SeedableRng};
+
+use super::*;
+use crate::clock::test_start;
+use crate::event::{Body, ClientId, ConversationId, Fingerprint, Message, MessageId, TenantId};
+use crate::journal::fold::{Bounds, Start};
+use crate::journal::heads::Heads;
+use crate::journal::keys::Memory;
+
+type Client = u32;
+
+fn bounds() -> Bounds {
+    let keys = Memory {
+        window: Duration::from_mins(15),
+        keys_max: 10_000,
+    };
+    Bounds {
+        keys,
+        heads_max: 1_000,
+        ring_bytes_max: 10_000,
+    }
+}
+
+fn empty_fold() -> Fold {
+    let start = Start {
+        position: 0,
+        since: Timestamp::default(),
+        heads: Heads::starting_after(0),
+    };
+    Fold::new(start, bounds())
+}
+
+fn tenant() -> TenantId {
+    TenantId::derive([1; 16])
+}
+
+fn conversation(n: u8) -> ConversationId {
+    ConversationId::derive([n; 16])
+}
+
+fn draft(place: u8, client: Client, intent: Intent) -> Draft {
+    let client_id = ClientId::parse(&format!("c-{client}")).unwrap();
+    let id = crate::event::key::message_id(tenant(), conversation(place), None, &client_id);
+    let message = Message {
+        client_id: Some(client_id),
+        ..Message::default()
+    };
+    let body = match intent {
+        Intent::Send => Body::Message(Box::new(message)),
+        Intent::OpenNew | Intent::OpenNamed => Body::Opened(Box::default()),
+        Intent::Close => Body::Closed,
+        Intent::Reopen => Body::Reopened,
+    };
+    Draft {
+        tenant: tenant(),
+        conversation: conversation(place),
+        id,
+        at: Timestamp::from_micros(1).unwrap(),
+        fingerprint: Fingerprint::of(&[Some(&client.to_string())]),
+        trace: None,
+        body,
+        intent,
+        key_time: None,
+    }
+}
+
+/// The log: what JetStream does with guards and message ids.
+#[derive(Default)]
+struct ModelLog {
+    records: Vec<Record>,
+    replicated: bool,
+}
+
+impl ModelLog {
+    fn publish(&mut self, outgoing: &Outgoing) -> Outcome {
+        let stored = self
+            .records
+            .iter()
+            .position(|record| record.id == outgoing.id);
+        let last = self.records.len() as u64;
+        if let (Some(index), true) = (stored, self.replicated) {
+            return Outcome::Repeated {
+                position: index as u64 + 1,
+            };
+        }
+        if outgoing.expected != last {
+            return Outcome::Conflict { last };
+        }
+        self.records.push(Record::decode(&outgoing.bytes).unwrap());
+        Outcome::Stored { position: last + 1 }
+    }
+}
+
+struct Node {
+    sequencer: Sequencer<Client>,
+    fold: Fold,
+    /// The publish whose outcome the writer waits for.
+    waiting: Option<Outgoing>,
+    /// Copies of publishes that are somewhere on the way and may still arrive.
+    stray: Vec<Outgoing>,
+}
+
+impl Node {
+    fn new(n: u8) -> Self {
+        let sequencer = Sequencer::new(NodeId::derive([n; 16]));
+        Self {
+            sequencer,
+            fold: empty_fold(),
+            waiting: None,
+            stray: Vec::new(),
+        }
+    }
+}
+
+struct World {
+    rng: SmallRng,
+    log: ModelLog,
+    nodes: Vec<Node>,
+    /// Requests of clients that wait for an answer: which node has them, and what they ask for.
+    open: BTreeMap<Client, (usize, Vec<(u8, Client)>)>,
+    acknowledged: BTreeMap<MessageId, (ConversationId, u64)>,
+    next_client: Client,
+    lost_races: u32,
+}
+
+impl World {
+    fn new(seed: u64, nodes: u8) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let log = ModelLog {
+            replicated: rng.random(),
+            ..ModelLog::default()
+        };
+        let nodes = (0..nodes).map(|n| Node::new(n + 1)).collect();
+        let (open, acknowledged) = (BTreeMap::new(), BTreeMap::new());
+        let mut world = Self {
+            rng,
+            log,
+            nodes,
+            open,
+            acknowledged,
+            next_client: 0,
+            lost_races: 0,
+        };
+        for place in 0..4 {
+            let request = Request {
+                ticket: u32::MAX,
+                drafts: vec![draft(place, u32::MAX, Intent::OpenNamed)],
+                seed: None,
+                deadline: test_start() + Duration::from_hours(1),
+            };
+            world.nodes[0].sequencer.push(request);
+        }
+        world
+    }
+
+    fn send(&mut self, node: usize, ticket: Client, messages: Vec<(u8, Client)>) {
+        let drafts = messages
+            .iter()
+            .map(|(place, c)| draft(*place, *c, Intent::Send))
+            .collect();
+        let deadline = test_start() + Duration::from_hours(1);
+        self.nodes[node].sequencer.push(Request {
+            ticket,
+            drafts,
+            seed: None,
+            deadline,
+        });
+        self.open.insert(ticket, (node, messages));
+    }
+
+    fn step(&mut self) {
+        let node = self.rng.random_range(0..self.nodes.len());
+        match self.rng.random_range(0..100) {
+            0..20 => self.new_request(node),
+            20..45 => self.stage(node),
+            45..70 => self.outcome(node),
+            70..90 => self.follow(node),
+            90..96 => self.deliver_stray(node),
+            96..98 => self.restart(node),
+            _ => self.resend(),
+        }
+    }
+
+    fn new_request(&mut self, node: usize) {
+        let ticket = self.next_client;
+        let count = if self.rng.random_bool(0.2) { 3 } else { 1 };
+        self.next_client += count;
+        let place = self.rng.random_range(0..4);
+        let mut messages: Vec<_> = (0..count).map(|n| (place, ticket + n)).collect();
+        if count == 3 && self.rng.random_bool(0.5) {
+            messages[2] = messages[0];
+        }
+        self.send(node, ticket, messages);
+    }
+
+    /// A client that lost patience sends the same again, to any node.
+    fn resend(&mut self) {
+        let index = self.rng.random_range(0..=self.open.len());
+        let Some((ticket, (_, messages))) =
+            self.open.iter().nth(index).map(|(t, o)| (*t, o.clone()))
+        else {
+            return;
+        };
+        let node = self.rng.random_range(0..self.nodes.len());
+        self.send(node, ticket, messages);
+    }
+
+    fn stage(&mut self, n: usize) {
+        let mut bytes = [0; 16];
+        self.rng.fill_bytes(&mut bytes);
+        let node = &mut self.nodes[n];
+        let stage = node
+            .sequencer
+            .stage(&node.fold, RecordId::derive(bytes), test_start());
+        if stage.outgoing.is_some() {
+            node.waiting = stage.outgoing;
+        }
+        self.answer(stage.answers);
+    }
+
+    /// The writer's publish comes to its end: stored or not, told or not.
+    fn outcome(&mut self, n: usize) {
+        let Some(outgoing) = self.nodes[n].waiting.clone() else {
+            return;
+        };
+        let told = match self.rng.random_range(0..10) {
+            0 => {
+                self.nodes[n].stray.push(outgoing.clone());
+                Outcome::Unknown {
+                    reason: "not arrived".to_owned(),
+                }
+            }
+            1 => {
+                drop(self.log.publish(&outgoing));
+                Outcome::Unknown {
+                    reason: "answer lost".to_owned(),
+                }
+            }
+            _ => self.log.publish(&outgoing),
+        };
+        let node = &mut self.nodes[n];
+        node.waiting = None;
+        let next =
+            node.sequencer
+                .on_outcome(&mut node.fold, (outgoing.id, told), Timestamp::default());
+        self.go_on(n, next);
+    }
+
+    fn go_on(&mut self, n: usize, next: Next<Client>) {
+        match next {
+            Next::Settled(answers) => self.answer(answers),
+            Next::Again(outgoing) => self.nodes[n].waiting = Some(outgoing),
+            Next::Behind(_) => {}
+            Next::Lost => {
+                self.lost_races += 1;
+                self.nodes[n].waiting = None;
+            }
+            Next::WentBack { last } => panic!("the log never goes back, it ends at {last}"),
+        }
+    }
+
+    fn follow(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        let position = node.fold.position() + 1;
+        let Some(record) = self.log.records.get(node.fold.position() as usize) else {
+            return;
+        };
+        let folded = Arc::new(Folded {
+            position,
+            bytes: 10,
+            record: record.clone(),
+        });
+        let (fit, next) = node
+            .sequencer
+            .on_record(&mut node.fold, &folded, Timestamp::default());
+        assert_eq!(fit, Fit::Folded);
+        if !node.sequencer.is_flying() {
+            node.waiting.take();
+        }
+        self.go_on(n, next);
+    }
+
+    fn deliver_stray(&mut self, n: usize) {
+        if let Some(outgoing) = self.nodes[n].stray.pop() {
+            drop(self.log.publish(&outgoing));
+        }
+    }
+
+    /// The node loses everything but what the log has; copies of its publishes stay on the way.
+    fn restart(&mut self, n: usize) {
+        let stray = std::mem::take(&mut self.nodes[n].stray);
+        let waiting = self.nodes[n].waiting.take();
+        self.nodes[n] = Node::new(u8::try_from(n).unwrap() + 1);
+        self.nodes[n].stray = stray.into_iter().chain(waiting).collect();
+    }
+
+    fn answer(&mut self, answers: Vec<Answer<Client>>) {
+        for answer in answers {
+            let Some((_, messages)) = self.open.remove(&answer.ticket) else {
+                continue;
+            };
+            let verdicts = answer.verdicts.expect("nothing is refused or expires here");
+            assert_eq!(verdicts.len(), messages.len(), "one verdict a draft");
+            for ((place, _), verdict) in messages.iter().zip(verdicts) {
+                match verdict {
+                    Verdict::Stored(receipt) | Verdict::Duplicate(receipt) => {
+                        let there = (conversation(*place), receipt.seq);
+                        let before = self.acknowledged.insert(receipt.id, there);
+                        assert!(before.is_none_or(|b| b == there), "one receipt a key");
+                    }
+                    // The opening may have been lost with a restart of the node that had it queued.
+                    Verdict::NotFound => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    /// No more faults: every node stages, publishes and follows until nothing is left.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            for n in 0..self.nodes.len() {
+                self.deliver_stray(n);
+                self.follow(n);
+                self.stage(n);
+                if let Some(outgoing) = self.nodes[n].waiting.take() {
+                    let told = self.log.publish(&outgoing);
+                    let node = &mut self.nodes[n];
+                    let told = (outgoing.id, told);
+                    let next =
+                        node.sequencer
+                            .on_outcome(&mut node.fold, told, Timestamp::default());
+                    self.go_on(n, next);
+                }
+            }
+            let level = |node: &Node| node.fold.position() == self.log.records.len() as u64;
+            if self
+                .nodes
+                .iter()
+                .all(|node| node.sequencer.is_idle() && level(node))
+            {
+                return;
+            }
+        }
+        panic!("the nodes do not come to rest");
+    }
+
+    fn check(&self) {
+        let mut seqs: BTreeMap<ConversationId, u64> = BTreeMap::new();
+        let mut ids = BTreeSet::new();
+        let mut places = BTreeMap::new();
+        for event in self.log.records.iter().flat_map(|record| &record.events) {
+            let seq = seqs.entry(event.conversation).or_default();
+            *seq += 1;
+            assert_eq!(event.seq, *seq, "no hole and no repeat");
+            if event.client_id().is_some() {
+                assert!(ids.insert(event.id), "every key once");
+            }
+            places.insert(event.id, (event.conversation, event.seq));
+        }
+        for (id, place) in &self.acknowledged {
+            assert_eq!(
+                places.get(id),
+                Some(place),
+                "every acknowledged draft is where it was said"
+            );
+        }
+        for node in &self.nodes {
+            for (conversation, seq) in &seqs {
+                assert_eq!(
+                    node.fold.head(*conversation).map(|head| head.seq),
+                    Some(*seq)
+                );
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn writers_that_race_lose_and_restart_leave_a_log_without_hole_or_repeat(seed in any::<u64>(), nodes in 1_u8..4) {
+        let mut world = World::new(seed, nodes);
+        for _ in 0..600 {
+            world.step();
+        }
+        world.settle();
+        world.check();
+    }
+}
+
+#[test]
+fn the_interleavings_do_contain_lost_races_and_acknowledgements() {
+    let (mut races, mut acknowledged) = (0, 0);
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3);
+        (0..600).for_each(|_| world.step());
+        world.settle();
+        races += world.lost_races;
+        acknowledged += world.acknowledged.len();
+    }
+    assert!(
+        races > 100 && acknowledged > 500,
+        "{races} lost races, {acknowledged} acknowledged"
+    );
+}
+
+/// A sequencer on an empty log that has one conversation open.
+fn opened() -> (Sequencer<Client>, Fold) {
+    let (mut sequencer, mut fold) = (Sequencer::new(NodeId::derive([1; 16])), empty_fold());
+    let answers = commit(
+        &mut sequencer,
+        &mut fold,
+        vec![draft(1, 0, Intent::OpenNew)],
+        None,
+    );
+    assert!(matches!(answers[..], [Verdict::Stored(_)]));
+    (sequencer, fold)
+}
+
+fn push(sequencer: &mut Sequencer<Client>, drafts: Vec<Draft>, seed: Option<Seed>) {
+    let deadline = test_start() + Duration::from_secs(9);
+    sequencer.push(Request {
+        ticket: 0,
+        drafts,
+        seed,
+        deadline,
+    });
+}
+
+/// Pushes, stages and, if something was staged, acknowledges; gives the verdicts.
+fn commit(
+    sequencer: &mut Sequencer<Client>,
+    fold: &mut Fold,
+    drafts: Vec<Draft>,
+    seed: Option<Seed>,
+) -> Vec<Verdict> {
+    push(sequencer, drafts, seed);
+    let id = RecordId::derive(fold.position().to_le_bytes().repeat(2).try_into().unwrap());
+    let stage = sequencer.stage(fold, id, test_start());
+    let mut answers = stage.answers;
+    if let Some(outgoing) = stage.outgoing {
+        let stored = Outcome::Stored {
+            position: outgoing.expected + 1,
+        };
+        match sequencer.on_outcome(fold, (id, stored), Timestamp::default()) {
+            Next::Settled(more) => answers.extend(more),
+            other => panic!("{other:?}"),
+        }
+    }
+    answers.remove(0).verdicts.unwrap()
+}
+
+#[test]
+fn a_repeat_is_answered_with_the_first_receipt_and_another_payload_refused() {
+    let (mut sequencer, mut fold) = opened();
+    let first = commit(
+        &mut sequencer,
+        &mut fold,
+        vec![draft(1, 7, Intent::Send)],
+        None,
+    );
+    let [Verdict::Stored(receipt)] = first[..] else {
+        panic!("{first:?}")
+    };
+    assert_eq!(receipt.seq, 2);
+    let again = commit(
+        &mut sequencer,
+        &mut fold,
+        vec![draft(1, 7, Intent::Send)],
+        None,
+    );
+    assert_eq!(again, [Verdict::Duplicate(receipt)]);
+    let mut other = draft(1, 7, Intent::Send);
+    other.fingerprint = Fingerprint::default();
+    assert_eq!(
+        commit(&mut sequencer, &mut fold, vec![other], None),
+        [Verdict::KeyConflict]
+    );
+}
+
+#[test]
+fn a_closed_conversation_takes_nothing_but_repeats_until_it_is_reopened() {
+    let (mut sequencer, mut fold) = opened();
+    let mut verdict = |intent, client| {
+        commit(
+            &mut sequencer,
+            &mut fold,
+            vec![draft(1, client, intent)],
+            None,
+        )
+        .remove(0)
+    };
+    assert!(matches!(verdict(Intent::Send, 1), Verdict::Stored(_)));
+    assert!(matches!(verdict(Intent::Close, 2), Verdict::Stored(_)));
+    assert!(matches!(verdict(Intent::Send, 1), Verdict::Duplicate(_)));
+    assert_eq!(verdict(Intent::Send, 3), Verdict::Closed);
+    assert!(matches!(verdict(Intent::Close, 4), Verdict::Duplicate(_)));
+    assert!(matches!(verdict(Intent::Reopen, 5), Verdict::Stored(_)));
+    assert!(matches!(verdict(Intent::Reopen, 6), Verdict::Duplicate(_)));
+    assert!(matches!(
+        verdict(Intent::Send, 3),
+        Verdict::Stored(Receipt { seq: 5, .. })
+    ));
+}
+
+#[test]
+fn another_tenants_conversation_is_not_found() {
+    let (mut sequencer, mut fold) = opened();
+    for intent in [
+        Intent::Send,
+        Intent::Close,
+        Intent::Reopen,
+        Intent::OpenNamed,
+    ] {
+        let mut foreign = draft(1, 1, intent);
+        foreign.tenant = TenantId::derive([2; 16]);
+        assert_eq!(
+            commit(&mut sequencer, &mut fold, vec![foreign], None),
+            [Verdict::NotFound]
+        );
+    }
+}
+
+#[test]
+fn what_memory_forgot_needs_a_seed_that_is_new_enough() {
+    let start = Start {
+        position: 50,
+        since: Timestamp::default(),
+        heads: Heads::starting_after(50),
+    };
+    let mut fold = Fold::new(start, bounds());
+    let mut sequencer = Sequencer::new(NodeId::derive([1; 16]));
+    let head = Head {
+        tenant: tenant(),
+        seq: 9,
+        status: super::super::heads::Status::Open,
+        opened_at: None,
+        position: 40,
+    };
+    let seed = |checkpoint, head| {
+        Some(Seed {
+            checkpoint,
+            head,
+            stored: Vec::new(),
+        })
+    };
+    let mut verdict = |seed| {
+        commit(
+            &mut sequencer,
+            &mut fold,
+            vec![draft(1, 1, Intent::Send)],
+            seed,
+        )
+        .remove(0)
+    };
+    assert_eq!(verdict(None), Verdict::Cold);
+    assert_eq!(verdict(seed(49, Some(head))), Verdict::Cold);
+    assert_eq!(verdict(seed(50, None)), Verdict::NotFound);
+    assert!(matches!(
+        verdict(seed(50, Some(head))),
+        Verdict::Stored(Receipt { seq: 10, .. })
+    ));
+}
+
+use super::super::heads::Head;
+
+#[test]
+fn a_key_that_says_it_is_older_than_memory_needs_a_seed() {
+    let since = Timestamp::from_micros(1_000).unwrap();
+    let start = Start {
+        position: 50,
+        since,
+        heads: Heads::starting_after(0),
+    };
+    let mut fold = Fold::new(start, bounds());
+    let mut sequencer = Sequencer::new(NodeId::derive([1; 16]));
+    commit(
+        &mut sequencer,
+        &mut fold,
+        vec![draft(1, 0, Intent::OpenNew)],
+        None,
+    );
+    let old = || Draft {
+        key_time: Timestamp::from_micros(999),
+        ..draft(1, 1, Intent::Send)
+    };
+    assert_eq!(
+        commit(&mut sequencer, &mut fold, vec![old()], None),
+        [Verdict::Cold]
+    );
+    let stored = crate::journal::Stored {
+        id: old().id,
+        seq: 3,
+        at: since,
+        fingerprint: old().fingerprint,
+    };
+    let seed = Seed {
+        checkpoint: 50,
+        head: None,
+        stored: vec![stored],
+    };
+    let verdicts = commit(&mut sequencer, &mut fold, vec![old()], Some(seed));
+    assert!(
+        matches!(verdicts[..], [Verdict::Duplicate(Receipt { seq: 3, .. })]),
+        "{verdicts:?}"
+    );
+    let seed = Seed {
+        checkpoint: 50,
+        head: None,
+        stored: Vec::new(),
+    };
+    let verdicts = commit(&mut sequencer, &mut fold, vec![old()], Some(seed));
+    assert!(matches!(verdicts[..], [Verdict::Stored(_)]), "{verdicts:?}");
+}
+
+#[test]
+fn a_refused_record_and_an_expired_request_leave_nothing_behind() {
+    let (mut sequencer, mut fold) = opened();
+    push(&mut sequencer, vec![draft(1, 1, Intent::Send)], None);
+    let id = RecordId::derive([9; 16]);
+    drop(sequencer.stage(&fold, id, test_start()));
+    let refused = Outcome::Refused {
+        reason: "disk".to_owned(),
+    };
+    let next = sequencer.on_outcome(&mut fold, (id, refused), Timestamp::default());
+    let Next::Settled(answers) = next else {
+        panic!("{next:?}")
+    };
+    assert_eq!(
+        answers[0].verdicts,
+        Err(Unanswered::Refused("disk".to_owned()))
+    );
+    push(&mut sequencer, vec![draft(1, 1, Intent::Send)], None);
+    let late = test_start() + Duration::from_secs(10);
+    let stage = sequencer.stage(&fold, id, late);
+    assert_eq!(stage.answers[0].verdicts, Err(Unanswered::Expired));
+    assert!(stage.outgoing.is_none() && sequencer.is_idle());
+}
+
+#[test]
+fn a_log_that_ends_before_what_was_acknowledged_is_reported() {
+    let (mut sequencer, mut fold) = opened();
+    push(&mut sequencer, vec![draft(1, 1, Intent::Send)], None);
+    let id = RecordId::derive([9; 16]);
+    drop(sequencer.stage(&fold, id, test_start()));
+    let next = sequencer.on_outcome(
+        &mut fold,
+        (id, Outcome::Conflict { last: 0 }),
+        Timestamp::default(),
+    );
+    assert!(matches!(next, Next::WentBack { last: 0 }));
+}
+
+#[test]
+fn a_record_never_exceeds_its_bounds_and_the_rest_waits() {
+    let (mut sequencer, mut fold) = opened();
+    for client in 0..1_500 {
+        push(&mut sequencer, vec![draft(1, client, Intent::Send)], None);
+    }
+    let stage = sequencer.stage(&fold, RecordId::derive([8; 16]), test_start());
+    let record = Record::decode(&stage.outgoing.unwrap().bytes).unwrap();
+    assert_eq!(record.events.len(), 1_000);
+    let stored = (RecordId::derive([8; 16]), Outcome::Stored { position: 2 });
+    let next = sequencer.on_outcome(&mut fold, stored, Timestamp::default());
+    assert!(matches!(next, Next::Settled(answers) if answers.len() == 1_000));
+    let stage = sequencer.stage(&fold, RecordId::derive([7; 16]), test_start());
+    let record = Record::decode(&stage.outgoing.unwrap().bytes).unwrap();
+    assert_eq!((record.events.len(), record.events[0].seq), (500, 1_002));
+}

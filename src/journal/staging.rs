@@ -1,0 +1,176 @@
+//! Pure: the record that is being put together, and what each draft finds when it comes to its turn.
+//! Promises that a draft sees everything before it: what is folded, and what the same record already holds.
+//! Does not change the fold; a staged record may still lose its race.
+
+use std::collections::HashMap;
+
+use super::draft::{Draft, Intent, Receipt, Verdict};
+use super::fold::Fold;
+use super::heads::{Head, Seed, Status};
+use crate::event::limits::{RECORD_BYTES_MAX, RECORD_EVENTS_MAX, RECORD_OVERHEAD_BYTES};
+use crate::event::{ConversationId, Event, MessageId};
+
+/// A record that is being put together on top of a fold.
+#[derive(Debug)]
+pub(super) struct Staging<'a> {
+    fold: &'a Fold,
+    events: Vec<Event>,
+    heads: HashMap<ConversationId, Head>,
+    keys: HashMap<MessageId, usize>,
+    bytes: usize,
+}
+
+/// What is to become of a draft.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// It goes into the record with this seq.
+    Append { seq: u64 },
+    /// It repeats the key of this event of the same record.
+    Same { index: usize },
+    /// It is answered at once.
+    Done(Verdict),
+}
+
+/// What is known of a draft's conversation.
+enum Known {
+    There(Head),
+    Absent,
+    Cold,
+}
+
+impl<'a> Staging<'a> {
+    pub(super) fn new(fold: &'a Fold) -> Self {
+        let (events, heads, keys) = (Vec::new(), HashMap::new(), HashMap::new());
+        Self {
+            fold,
+            events,
+            heads,
+            keys,
+            bytes: RECORD_OVERHEAD_BYTES,
+        }
+    }
+
+    /// Whether all of these still fit. An empty record takes any request: the door keeps requests within a record.
+    pub(super) fn has_room_for(&self, drafts: &[Draft]) -> bool {
+        let bytes: usize = drafts.iter().map(|draft| draft.body.size()).sum();
+        let fits = self.events.len() + drafts.len() <= RECORD_EVENTS_MAX
+            && self.bytes + bytes <= RECORD_BYTES_MAX;
+        fits || self.events.is_empty()
+    }
+
+    pub(super) fn into_events(self) -> Vec<Event> {
+        self.events
+    }
+
+    /// Puts a draft into the record and says at which place.
+    pub(super) fn append(&mut self, draft: Draft, seq: u64) -> usize {
+        let index = self.events.len();
+        self.bytes += draft.body.size();
+        if draft.is_keyed() {
+            self.keys.insert(draft.id, index);
+        }
+        let event = draft.into_event(seq);
+        let before = self.heads.get(&event.conversation).copied();
+        let before = before.or_else(|| self.fold.head(event.conversation));
+        let head = Head::after(before.as_ref(), &event, self.fold.position() + 1);
+        self.heads.insert(event.conversation, head);
+        self.events.push(event);
+        index
+    }
+
+    /// What is to become of a draft, given everything before it. Repeats come first: a message that was stored
+    /// before its conversation closed is still a repeat after.
+    pub(super) fn decide(&mut self, draft: &Draft, seed: Option<&Seed>) -> Decision {
+        if draft.is_keyed() {
+            if let Some(index) = self.keys.get(&draft.id) {
+                return Decision::Same { index: *index };
+            }
+            if let Some(verdict) = self.repeat(draft, seed) {
+                return Decision::Done(verdict);
+            }
+            if self.is_key_cold(draft, seed) {
+                return Decision::Done(Verdict::Cold);
+            }
+        }
+        match self.known(draft, seed) {
+            Known::There(head) => self.decide_there(draft, head),
+            Known::Absent => match draft.intent {
+                Intent::OpenNew | Intent::OpenNamed => Decision::Append { seq: 1 },
+                Intent::Send | Intent::Close | Intent::Reopen => Decision::Done(Verdict::NotFound),
+            },
+            Known::Cold => Decision::Done(Verdict::Cold),
+        }
+    }
+
+    fn decide_there(&mut self, draft: &Draft, head: Head) -> Decision {
+        if head.tenant != draft.tenant {
+            return Decision::Done(Verdict::NotFound);
+        }
+        // What came from a seed must be here when the event is appended on top of it.
+        self.heads.entry(draft.conversation).or_insert(head);
+        let append = Decision::Append { seq: head.seq + 1 };
+        let already = Receipt {
+            id: draft.id,
+            seq: head.seq,
+            at: draft.at,
+            watermark: head.seq,
+        };
+        match (draft.intent, head.status) {
+            (Intent::Send | Intent::Close, Status::Open) | (Intent::Reopen, Status::Closed) => {
+                append
+            }
+            (Intent::Send, Status::Closed) => Decision::Done(Verdict::Closed),
+            (Intent::Close, Status::Closed)
+            | (Intent::Reopen, Status::Open)
+            | (Intent::OpenNew | Intent::OpenNamed, _) => {
+                Decision::Done(Verdict::Duplicate(already))
+            }
+        }
+    }
+
+    fn known(&self, draft: &Draft, seed: Option<&Seed>) -> Known {
+        let warm = self.heads.get(&draft.conversation).copied();
+        if let Some(head) = warm.or_else(|| self.fold.head(draft.conversation)) {
+            return Known::There(head);
+        }
+        let floor = self.fold.heads.floor();
+        if floor == 0 || draft.intent == Intent::OpenNew {
+            return Known::Absent;
+        }
+        match seed.filter(|seed| seed.checkpoint >= floor) {
+            Some(seed) => seed.head.map_or(Known::Absent, Known::There),
+            None => Known::Cold,
+        }
+    }
+
+    /// The verdict on a key that was used before, as far as that is known.
+    fn repeat(&self, draft: &Draft, seed: Option<&Seed>) -> Option<Verdict> {
+        let (seq, at, fingerprint) = if let Some(used) = self.fold.keys.get(draft.id) {
+            (used.seq, used.at, used.fingerprint)
+        } else {
+            let stored = seed?.stored.iter().find(|stored| stored.id == draft.id)?;
+            (stored.seq, stored.at, stored.fingerprint)
+        };
+        if fingerprint != draft.fingerprint {
+            return Some(Verdict::KeyConflict);
+        }
+        let head = self
+            .fold
+            .head(draft.conversation)
+            .or_else(|| seed.and_then(|seed| seed.head));
+        let watermark = head.map_or(seq, |head| head.seq.max(seq));
+        Some(Verdict::Duplicate(Receipt {
+            id: draft.id,
+            seq,
+            at,
+            watermark,
+        }))
+    }
+
+    /// Whether the key says itself that it may have been used before memory begins, and nobody looked it up.
+    fn is_key_cold(&self, draft: &Draft, seed: Option<&Seed>) -> bool {
+        let keys = &self.fold.keys;
+        let is_old = draft.key_time.is_some_and(|time| time < keys.since());
+        is_old && keys.floor() > 0 && seed.is_none_or(|seed| seed.checkpoint < keys.floor())
+    }
+}

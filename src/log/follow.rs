@@ -1,0 +1,175 @@
+//! Reading a partition in order, for ever, across reconnects and dead consumers.
+//! Promises every position once and in order, from the one after the start; a gap is read again, a repeat is dropped.
+//! Does not decode records and keeps nothing; whoever follows says where to begin.
+
+use std::time::Duration;
+
+use async_nats::jetstream;
+use async_nats::jetstream::consumer::{DeliverPolicy, pull};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tokio::sync::watch;
+use tracing::debug;
+
+use super::Error;
+
+/// Pause after a session that could not be opened, so that a dead server is not hammered.
+const REOPEN_PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest wait for a consumer to be created.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A partition read in order.
+#[derive(Debug)]
+pub struct Follow {
+    context: jetstream::Context,
+    stream: String,
+    /// The last position that was returned.
+    after: u64,
+    session: Option<Session>,
+    connects: watch::Receiver<u64>,
+}
+
+struct Session {
+    messages: pull::Ordered,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Session")
+    }
+}
+
+/// Why a session ended.
+enum Ended {
+    /// The connection was established anew: the server side of the consumer may be gone, which the client library
+    /// would notice only after 15 to 20 seconds.
+    Reconnected,
+    /// The client library gave up on it.
+    Broken(String),
+    /// A position came that is not the next one.
+    Gap(u64),
+}
+
+impl Follow {
+    pub(super) fn new(
+        context: jetstream::Context,
+        stream: String,
+        after: u64,
+        connects: watch::Receiver<u64>,
+    ) -> Self {
+        Self {
+            context,
+            stream,
+            after,
+            session: None,
+            connects,
+        }
+    }
+
+    /// The last position that was returned.
+    pub fn position(&self) -> u64 {
+        self.after
+    }
+
+    /// The next record and its position. Waits as long as it takes, through outages too.
+    ///
+    /// Cancel safe: what was received is returned before the next await; a session that was being opened is
+    /// opened again. A caller that cancels it more often than a session takes to open makes no progress.
+    ///
+    /// # Errors
+    /// [`Error::Purged`] when the log no longer has the next position.
+    pub async fn next(&mut self) -> Result<(u64, Bytes), Error> {
+        loop {
+            let Some(session) = self.session.as_mut() else {
+                self.open().await;
+                continue;
+            };
+            let ended = tokio::select! {
+                biased;
+                changed = self.connects.changed() => match changed {
+                    Ok(()) => Ended::Reconnected,
+                    Err(_closed) => Ended::Broken("the client was closed".to_owned()),
+                },
+                next = session.messages.next() => match read(next) {
+                    Ok((position, _)) if position <= self.after => continue,
+                    Ok((position, bytes)) if position == self.after + 1 => {
+                        self.after = position;
+                        return Ok((position, bytes));
+                    }
+                    Ok((position, _)) => Ended::Gap(position),
+                    Err(broken) => Ended::Broken(broken),
+                },
+            };
+            match ended {
+                Ended::Reconnected => debug!("{}: reading on after a reconnect", self.stream),
+                Ended::Broken(why) => debug!("{}: reading on after {why}", self.stream),
+                Ended::Gap(position) => {
+                    self.check_gap(position).await?;
+                }
+            }
+            self.session = None;
+        }
+    }
+
+    async fn open(&mut self) {
+        self.connects.mark_unchanged();
+        let config = pull::OrderedConfig {
+            deliver_policy: DeliverPolicy::ByStartSequence {
+                start_sequence: self.after + 1,
+            },
+            ..pull::OrderedConfig::default()
+        };
+        let opening = async {
+            let consumer = self
+                .context
+                .create_consumer_on_stream(config, &self.stream)
+                .await;
+            let consumer = consumer.map_err(|error| error.to_string())?;
+            consumer.messages().await.map_err(|error| error.to_string())
+        };
+        match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
+            Ok(Ok(messages)) => self.session = Some(Session { messages }),
+            Ok(Err(why)) => {
+                debug!("{}: no consumer yet: {why}", self.stream);
+                tokio::time::sleep(REOPEN_PAUSE).await;
+            }
+            Err(_elapsed) => debug!("{}: no consumer yet: no answer", self.stream),
+        }
+    }
+
+    /// A gap is either a message lost on the way, which is read again, or a position that is gone for good.
+    async fn check_gap(&self, seen: u64) -> Result<(), Error> {
+        let info = super::streams::info(&self.context, &self.stream, "looking into a gap").await;
+        let first = info
+            .ok()
+            .and_then(|info| info["state"]["first_seq"].as_u64());
+        match first {
+            Some(first) if first > self.after + 1 => Err(Error::Purged {
+                stream: self.stream.clone(),
+                position: self.after + 1,
+                first,
+            }),
+            Some(_) | None => {
+                debug!(
+                    "{}: {seen} came after {}, reading again",
+                    self.stream, self.after
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+fn read(
+    next: Option<Result<jetstream::Message, pull::OrderedError>>,
+) -> Result<(u64, Bytes), String> {
+    let message = next
+        .ok_or_else(|| "its end".to_owned())?
+        .map_err(|error| error.to_string())?;
+    let position = message
+        .info()
+        .map_err(|error| error.to_string())?
+        .stream_sequence;
+    Ok((position, message.message.payload))
+}
