@@ -7,12 +7,17 @@
 // Floor 0: words.
 pub mod clock;
 pub mod event;
+pub mod metrics;
 
 // Floor 1: machinery.
 pub mod lifecycle;
+pub mod readiness;
 
 // Floor 2: places.
 pub mod log;
 
 // Floor 3: knowledge.
 pub mod journal;
+
+// Floor 6: wiring.
+pub mod telemetry;

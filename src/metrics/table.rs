@@ -1,0 +1,259 @@
+//! Pure: the table of metrics: name, kind, unit, help and labels of each.
+//! Promises that a metric that is not in it does not exist; a test compares it with the handles.
+//! Does not register anything.
+
+use metrics::Unit;
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Only goes up.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution over these upper bounds.
+    Histogram(&'static [f64]),
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition {
+    /// `forebay_<room>_<noun>_<unit>[_total]`.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// What it counts or measures in.
+    pub unit: Unit,
+    /// One sentence for whoever reads the page.
+    pub help: &'static str,
+    /// Names of its labels; their values are partition numbers and the enums of this file.
+    pub labels: &'static [&'static str],
+}
+
+/// Seconds from half a millisecond to ten seconds: a local fsync lies at the lower end, a request deadline at the upper.
+const SECONDS: &[f64] = &[
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+
+/// Counts of events up to the largest record and the largest batch of the projector.
+const EVENTS: &[f64] = &[
+    1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_000.0,
+];
+
+const fn counter(
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Definition {
+    Definition {
+        name,
+        kind: Kind::Counter,
+        unit: Unit::Count,
+        help,
+        labels,
+    }
+}
+
+const fn gauge(
+    name: &'static str,
+    unit: Unit,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Definition {
+    Definition {
+        name,
+        kind: Kind::Gauge,
+        unit,
+        help,
+        labels,
+    }
+}
+
+const fn histogram(
+    name: &'static str,
+    bounds: &'static [f64],
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Definition {
+    let unit = if bounds.len() == SECONDS.len() {
+        Unit::Seconds
+    } else {
+        Unit::Count
+    };
+    Definition {
+        name,
+        kind: Kind::Histogram(bounds),
+        unit,
+        help,
+        labels,
+    }
+}
+
+const PARTITION: &[&str] = &["partition"];
+const POOL: &[&str] = &["pool"];
+
+/// The whole table, by room. [`super::Metrics::register`] takes its rows by their names.
+pub const TABLE: &[Definition] = &[
+    // journal
+    histogram(
+        "forebay_journal_record_events",
+        EVENTS,
+        PARTITION,
+        "Events that were committed together in one record.",
+    ),
+    histogram(
+        "forebay_journal_ack_duration_seconds",
+        SECONDS,
+        PARTITION,
+        "Time from publishing a record to its durable acknowledgement.",
+    ),
+    counter(
+        "forebay_journal_appended_events_total",
+        PARTITION,
+        "Events that this node has appended to the log.",
+    ),
+    counter(
+        "forebay_journal_conflicts_total",
+        PARTITION,
+        "Records that lost their position to another node and were staged again.",
+    ),
+    counter(
+        "forebay_journal_republished_records_total",
+        PARTITION,
+        "Records that were published again because their outcome was unknown.",
+    ),
+    gauge(
+        "forebay_journal_queue_events",
+        Unit::Count,
+        PARTITION,
+        "Drafts that wait in the append queue.",
+    ),
+    gauge(
+        "forebay_journal_queue_bytes",
+        Unit::Bytes,
+        PARTITION,
+        "Bytes that wait in the append queue.",
+    ),
+    gauge(
+        "forebay_journal_tail_events",
+        Unit::Count,
+        PARTITION,
+        "Events that the tail holds in memory.",
+    ),
+    gauge(
+        "forebay_journal_tail_bytes",
+        Unit::Bytes,
+        PARTITION,
+        "Memory that the tail holds events in.",
+    ),
+    // ingest
+    counter(
+        "forebay_ingest_duplicates_total",
+        &[],
+        "Sends that were answered with the receipt of an earlier one.",
+    ),
+    counter(
+        "forebay_ingest_refused_sends_total",
+        &["reason"],
+        "Sends that were refused, by reason.",
+    ),
+    // projection
+    gauge(
+        "forebay_projection_lag_events",
+        Unit::Count,
+        PARTITION,
+        "Events in the log that Postgres does not have yet.",
+    ),
+    gauge(
+        "forebay_projection_lag_age_seconds",
+        Unit::Seconds,
+        PARTITION,
+        "Age of the oldest event that Postgres does not have yet.",
+    ),
+    counter(
+        "forebay_projection_rows_total",
+        PARTITION,
+        "Events that were written to Postgres.",
+    ),
+    counter(
+        "forebay_projection_tombstones_total",
+        PARTITION,
+        "Events that were written as tombstones because their key was there before.",
+    ),
+    counter(
+        "forebay_projection_quarantined_events_total",
+        PARTITION,
+        "Events that Postgres refused and that were set aside.",
+    ),
+    histogram(
+        "forebay_projection_batch_events",
+        EVENTS,
+        PARTITION,
+        "Events that were written to Postgres in one transaction.",
+    ),
+    histogram(
+        "forebay_projection_batch_duration_seconds",
+        SECONDS,
+        PARTITION,
+        "Time that one transaction of the projector took.",
+    ),
+    // store
+    gauge(
+        "forebay_store_pool_connections",
+        Unit::Count,
+        POOL,
+        "Connections that the pool has.",
+    ),
+    gauge(
+        "forebay_store_idle_connections",
+        Unit::Count,
+        POOL,
+        "Connections of the pool that nobody uses.",
+    ),
+    gauge(
+        "forebay_store_used_connections",
+        Unit::Count,
+        POOL,
+        "Connections of the pool that are in use.",
+    ),
+    gauge(
+        "forebay_store_waiting_acquires",
+        Unit::Count,
+        POOL,
+        "Callers that wait for a connection.",
+    ),
+    counter(
+        "forebay_store_refused_acquires_total",
+        POOL,
+        "Callers that were refused a connection.",
+    ),
+    histogram(
+        "forebay_store_acquire_duration_seconds",
+        SECONDS,
+        POOL,
+        "Time that callers waited for a connection.",
+    ),
+    // api
+    gauge(
+        "forebay_api_open_connections",
+        Unit::Count,
+        &[],
+        "Connections of clients that are open.",
+    ),
+    counter(
+        "forebay_api_requests_total",
+        &["route", "class"],
+        "Answers, by route and class of status.",
+    ),
+    histogram(
+        "forebay_api_request_duration_seconds",
+        SECONDS,
+        &["route"],
+        "Time from a request's head to its answer.",
+    ),
+    counter(
+        "forebay_api_panics_total",
+        &[],
+        "Requests that ended in a panic, which is a bug.",
+    ),
+];
