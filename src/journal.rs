@@ -4,12 +4,306 @@
 
 pub mod draft;
 pub mod fold;
+mod follower;
 pub mod heads;
 pub mod keys;
+mod opening;
 pub mod ring;
 pub mod sequencer;
 mod staging;
+pub mod tail;
 pub mod turns;
+mod writer;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Clock;
+use crate::event::record::CodecError;
+use crate::event::{ConversationId, NodeId, Partition, Partitions};
+use crate::lifecycle::{Kind, Supervisor};
+use crate::log::Log;
+use crate::metrics::Metrics;
 
 pub use draft::{Draft, Intent, Receipt, Unanswered, Verdict};
 pub use heads::{Head, Seed, Status, Stored};
+pub use opening::{Recall, Saved};
+pub use tail::{Busy, Place, Span, Tail};
+
+/// What can go wrong between callers and the log.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing is known to be stored: no verdict came before the deadline.
+    #[error("the log did not acknowledge in time")]
+    Late,
+    /// Nothing was stored.
+    #[error("nothing was appended")]
+    Unanswered(#[source] Unanswered),
+    /// The server stops.
+    #[error("the server stops")]
+    Stopping,
+    /// The log cannot be read.
+    #[error("reading the log")]
+    Log(#[from] crate::log::Error),
+    /// A newer version of this program wrote to the log.
+    #[error("position {position} of partition {partition} needs a newer version of this program")]
+    Newer {
+        /// Which partition.
+        partition: Partition,
+        /// Which position.
+        position: u64,
+        /// What the codec says.
+        #[source]
+        source: CodecError,
+    },
+    /// Acknowledged records are gone: the log was replaced or lost data.
+    #[error("partition {partition} ends at {last}, before what was acknowledged ({position})")]
+    WentBack {
+        /// Which partition.
+        partition: Partition,
+        /// Where it ends.
+        last: u64,
+        /// Where it must reach.
+        position: u64,
+    },
+    /// The follower ended before its writer.
+    #[error("the follower of a partition ended")]
+    FollowerGone,
+}
+
+/// How much of the log is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long idempotency keys are remembered.
+    pub dedupe_window: Duration,
+    /// Most idempotency keys that the node remembers; about 120 bytes each.
+    pub keys_max: usize,
+    /// Most heads that the node remembers; about 100 bytes each.
+    pub heads_max: usize,
+    /// Most bytes of encoded records that the node holds for readers; decoded, they take about twice that.
+    pub tail_bytes_max: usize,
+}
+
+impl Default for Settings {
+    /// 15 minutes or a million keys, 400 000 heads, 32 MiB of records.
+    fn default() -> Self {
+        Self {
+            dedupe_window: Duration::from_mins(15),
+            keys_max: 1_000_000,
+            heads_max: 400_000,
+            tail_bytes_max: 32 * 1024 * 1024,
+        }
+    }
+}
+
+/// What a node knows of the log and how it appends to it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    partitions: Partitions,
+    tails: Vec<Tail>,
+    inboxes: Vec<mpsc::Sender<draft::Request<writer::Ticket>>>,
+    clock: Clock,
+}
+
+/// What a journal is opened with.
+#[derive(Debug)]
+pub struct Opening {
+    /// The log.
+    pub log: Log,
+    /// Its partitions.
+    pub partitions: Partitions,
+    /// This process.
+    pub node: NodeId,
+    /// How much is remembered.
+    pub settings: Settings,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Where the writers' randomness comes from.
+    pub rng: rand::rngs::StdRng,
+    /// Where the writers count.
+    pub metrics: Metrics,
+}
+
+impl Journal {
+    /// Folds every partition from where `recalls` allow it to begin up to its end, and starts followers and writers.
+    ///
+    /// # Errors
+    /// When the log cannot be read or a newer version wrote to it.
+    pub async fn open(
+        mut opening: Opening,
+        recalls: Vec<Recall>,
+        supervisor: &Supervisor,
+    ) -> Result<Self, Error> {
+        let count = usize::from(opening.partitions.count());
+        let bounds = opening.settings.for_each_partition(count);
+        let recalls = recalls
+            .into_iter()
+            .map(Some)
+            .chain(std::iter::repeat_with(|| None));
+        let folding = opening
+            .partitions
+            .all()
+            .zip(recalls)
+            .map(|(partition, recall)| {
+                let recall = recall.unwrap_or_default();
+                opening::fold(&opening.log, partition, bounds, recall, &opening.clock)
+            });
+        let folds = futures_util::future::try_join_all(folding).await?;
+        let (mut tails, mut inboxes) = (Vec::new(), Vec::new());
+        for (partition, (fold, follow)) in opening.partitions.all().zip(folds) {
+            let tail = Tail::new(partition, fold, opening.clock.now());
+            let (inbox, requests) = mpsc::channel(tail::QUEUE_REQUESTS_MAX);
+            let (arriving, arrivals) = mpsc::channel(follower::QUEUE_RECORDS_MAX);
+            let parts = writer::Parts {
+                log: opening.log.clone(),
+                tail: tail.clone(),
+                node: opening.node,
+                inbox: requests,
+                arrivals,
+                announcements: opening.log.announcements(partition).await?,
+                clock: opening.clock.clone(),
+                rng: rand::SeedableRng::from_rng(&mut opening.rng),
+                metrics: opening.metrics.journal[partition.index()].clone(),
+            };
+            supervise(
+                supervisor,
+                writer::Writer::new(parts),
+                (follow, tail.clone(), arriving),
+            );
+            tails.push(tail);
+            inboxes.push(inbox);
+        }
+        let inner = Inner {
+            partitions: opening.partitions,
+            tails,
+            inboxes,
+            clock: opening.clock,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// How many partitions there are.
+    pub fn partitions(&self) -> Partitions {
+        self.inner.partitions
+    }
+
+    /// What others may read of a partition.
+    pub fn tail(&self, partition: Partition) -> &Tail {
+        &self.inner.tails[partition.index()]
+    }
+
+    /// What others may read of the partition in which a conversation lives.
+    pub fn tail_of(&self, conversation: ConversationId) -> &Tail {
+        self.tail(self.inner.partitions.of(conversation))
+    }
+
+    /// All tails, in the order of their partitions.
+    pub fn tails(&self) -> &[Tail] {
+        &self.inner.tails
+    }
+
+    /// Reserves room in the queue of a conversation's partition, before a body is read.
+    ///
+    /// # Errors
+    /// [`Busy`], at once, when a bound of the queue is reached.
+    pub fn admit(&self, conversation: ConversationId, bytes: usize) -> Result<Place, Busy> {
+        self.tail_of(conversation)
+            .admit(bytes, self.inner.clock.now())
+    }
+
+    /// Appends drafts of one conversation next to each other and in order: one verdict each.
+    ///
+    /// Idempotency key: each draft's id, where it has a client id. They commit together, in one record.
+    /// Not cancel safe: what was handed over may be stored although nobody waits for the verdicts.
+    ///
+    /// # Errors
+    /// [`Error::Late`] when no verdict came before `deadline`: the drafts may or may not be stored.
+    /// [`Error::Unanswered`] and [`Error::Stopping`] when they are certainly not.
+    pub async fn append(
+        &self,
+        place: Place,
+        drafts: Vec<Draft>,
+        seed: Option<Seed>,
+        deadline: Instant,
+    ) -> Result<Vec<Verdict>, Error> {
+        let (reply, answer) = oneshot::channel();
+        let inbox = &self.inner.inboxes[place.partition().index()];
+        let ticket = writer::Ticket { reply, place };
+        let request = draft::Request {
+            ticket,
+            drafts,
+            seed,
+            deadline,
+        };
+        // The inbox has as many places as are given out, so it can only be closed.
+        inbox.try_send(request).map_err(|_closed| Error::Stopping)?;
+        match tokio::time::timeout_at(deadline.into(), answer).await {
+            Ok(Ok(verdicts)) => verdicts.map_err(|unanswered| match unanswered {
+                Unanswered::Expired => Error::Late,
+                refused @ Unanswered::Refused(_) => Error::Unanswered(refused),
+            }),
+            Ok(Err(_writer_gone)) => Err(Error::Stopping),
+            Err(_elapsed) => Err(Error::Late),
+        }
+    }
+}
+
+/// Starts one partition's two tasks.
+///
+/// Neither can begin a second time: what they hold is the state of the partition. Their failure ends the server, and
+/// its next start folds anew.
+fn supervise(
+    supervisor: &Supervisor,
+    writer: writer::Writer,
+    following: (crate::log::Follow, Tail, mpsc::Sender<follower::Arrival>),
+) {
+    let partition = following.1.partition();
+    let (mut writer, mut following) = (Some(writer), Some(following));
+    supervisor.supervise(Kind::Writer, format!("writer {partition}"), move |stop| {
+        let writer = writer.take();
+        async move {
+            match writer {
+                Some(writer) => writer.run(stop).await,
+                None => Err(Error::FollowerGone),
+            }
+        }
+    });
+    supervisor.supervise(
+        Kind::Follower,
+        format!("follower {partition}"),
+        move |stop| {
+            let following = following.take();
+            async move {
+                match following {
+                    Some((follow, tail, arriving)) => {
+                        follower::run(follow, tail, arriving, stop).await
+                    }
+                    None => Err(Error::FollowerGone),
+                }
+            }
+        },
+    );
+}
+
+impl Settings {
+    fn for_each_partition(self, count: usize) -> fold::Bounds {
+        let keys = keys::Memory {
+            window: self.dedupe_window,
+            keys_max: self.keys_max / count,
+        };
+        fold::Bounds {
+            keys,
+            heads_max: self.heads_max / count,
+            ring_bytes_max: self.tail_bytes_max / count,
+        }
+    }
+}

@@ -106,6 +106,11 @@ impl<T> Sequencer<T> {
         self.flight.is_some()
     }
 
+    /// The position that the record on its way waits for, if it met a conflict.
+    pub fn behind(&self) -> Option<u64> {
+        self.flight.as_ref()?.behind
+    }
+
     /// Whether nothing is queued and nothing on its way.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.flight.is_none()

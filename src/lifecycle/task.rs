@@ -19,7 +19,9 @@ pub enum Kind {
     Projection,
     /// Saves heads, so that a restart without Postgres knows them.
     Snapshot,
-    /// Follows a partition and writes to it.
+    /// Reads a partition and hands its records to the writer.
+    Follower,
+    /// Writes to a partition.
     Writer,
     /// Accepts connections and answers requests.
     Door,
@@ -68,13 +70,14 @@ const PATIENT: Backoff = Backoff {
 
 impl Kind {
     /// All rows, in the order in which they start.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Upkeep,
         Self::Directory,
         Self::Pool,
         Self::Janitor,
         Self::Projection,
         Self::Snapshot,
+        Self::Follower,
         Self::Writer,
         Self::Door,
     ];
@@ -88,14 +91,16 @@ impl Kind {
             | Self::Janitor
             | Self::Projection
             | Self::Snapshot => OnError::Restart(PATIENT),
-            Self::Writer | Self::Door => OnError::Stop,
+            Self::Follower | Self::Writer | Self::Door => OnError::Stop,
         }
     }
 
     /// How this task is stopped.
     pub const fn on_stop(self) -> OnStop {
         match self {
-            Self::Upkeep | Self::Directory | Self::Pool | Self::Janitor => OnStop::Drop,
+            Self::Upkeep | Self::Directory | Self::Pool | Self::Janitor | Self::Follower => {
+                OnStop::Drop
+            }
             Self::Snapshot => OnStop::Drain(Duration::from_secs(3)),
             Self::Projection | Self::Writer => OnStop::Drain(Duration::from_secs(5)),
             Self::Door => OnStop::Drain(Duration::from_secs(20)),

@@ -101,14 +101,17 @@ impl Follow {
                     Err(broken) => Ended::Broken(broken),
                 },
             };
+            let mut gap = None;
             match ended {
                 Ended::Reconnected => debug!("{}: reading on after a reconnect", self.stream),
                 Ended::Broken(why) => debug!("{}: reading on after {why}", self.stream),
-                Ended::Gap(position) => {
-                    self.check_gap(position).await?;
-                }
+                Ended::Gap(position) => gap = Some(position),
             }
             self.session = None;
+            if let Some(position) = gap {
+                let (context, stream) = (self.context.clone(), self.stream.clone());
+                check_gap(&context, &stream, (self.after, position)).await?;
+            }
         }
     }
 
@@ -137,28 +140,27 @@ impl Follow {
             Err(_elapsed) => debug!("{}: no consumer yet: no answer", self.stream),
         }
     }
+}
 
-    /// A gap is either a message lost on the way, which is read again, or a position that is gone for good.
-    async fn check_gap(&self, seen: u64) -> Result<(), Error> {
-        let info = super::streams::info(&self.context, &self.stream, "looking into a gap").await;
-        let first = info
-            .ok()
-            .and_then(|info| info["state"]["first_seq"].as_u64());
-        match first {
-            Some(first) if first > self.after + 1 => Err(Error::Purged {
-                stream: self.stream.clone(),
-                position: self.after + 1,
-                first,
-            }),
-            Some(_) | None => {
-                debug!(
-                    "{}: {seen} came after {}, reading again",
-                    self.stream, self.after
-                );
-                Ok(())
-            }
-        }
+/// A gap is either a message lost on the way, which is read again, or a position that is gone for good.
+async fn check_gap(
+    context: &jetstream::Context,
+    stream: &str,
+    (after, seen): (u64, u64),
+) -> Result<(), Error> {
+    let info = super::streams::info(context, stream, "looking into a gap").await;
+    let first = info
+        .ok()
+        .and_then(|info| info["state"]["first_seq"].as_u64());
+    if let Some(first) = first.filter(|first| *first > after + 1) {
+        return Err(Error::Purged {
+            stream: stream.to_owned(),
+            position: after + 1,
+            first,
+        });
     }
+    debug!("{stream}: {seen} came after {after}, reading again");
+    Ok(())
 }
 
 fn read(

@@ -1,0 +1,411 @@
+//! The only writer of a partition on this node: queue, sequencer, turns, and one publish at a time.
+//! Promises that callers are told only what the sequencer settled, and that a record in doubt is published again
+//! until its fate is known.
+//! Does not decide; every decision is the sequencer's or the turns'.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, warn};
+
+use super::Error;
+use super::draft::{Answer, Request, Unanswered, Verdict};
+use super::fold::Fit;
+use super::follower::{self, Arrival};
+use super::sequencer::{Next, Sequencer};
+use super::tail::{Place, Tail};
+use super::turns::{Loss, Turns};
+use crate::clock::Clock;
+use crate::event::{NodeId, RecordId};
+use crate::lifecycle::Stop;
+use crate::log::{Announcements, Log, Outcome, Outgoing};
+use crate::metrics;
+
+/// Requests taken from the inbox at once.
+const INBOX_BATCH: usize = 512;
+
+/// Pause before a record in doubt is published again, unless the connection comes back earlier.
+const DOUBT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long the follower may take to bring a conflicting record before it is fetched.
+const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Most records that are fetched after a conflict; the follower brings the rest.
+const FETCH_RECORDS_MAX: u64 = 64;
+
+/// Who waits for verdicts, and the room that the request takes meanwhile.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub(super) reply: oneshot::Sender<Result<Vec<Verdict>, Unanswered>>,
+    pub(super) place: Place,
+}
+
+/// What the writer has under way outside of this process.
+enum Done {
+    Published {
+        id: RecordId,
+        outcome: Outcome,
+        took: Duration,
+    },
+    Fetched(Vec<(u64, Bytes)>),
+}
+
+type Operation = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// One partition's writer.
+pub(super) struct Writer {
+    pub(super) log: Log,
+    pub(super) tail: Tail,
+    pub(super) sequencer: Sequencer<Ticket>,
+    pub(super) turns: Turns,
+    pub(super) node: NodeId,
+    pub(super) inbox: mpsc::Receiver<Request<Ticket>>,
+    pub(super) arrivals: mpsc::Receiver<Arrival>,
+    pub(super) announcements: Announcements,
+    pub(super) clock: Clock,
+    pub(super) rng: StdRng,
+    pub(super) metrics: metrics::Journal,
+    operation: Option<Operation>,
+}
+
+/// What a writer is made of, beside what it begins with.
+pub(super) struct Parts {
+    pub(super) log: Log,
+    pub(super) tail: Tail,
+    pub(super) node: NodeId,
+    pub(super) inbox: mpsc::Receiver<Request<Ticket>>,
+    pub(super) arrivals: mpsc::Receiver<Arrival>,
+    pub(super) announcements: Announcements,
+    pub(super) clock: Clock,
+    pub(super) rng: StdRng,
+    pub(super) metrics: metrics::Journal,
+}
+
+impl Writer {
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts {
+            log,
+            tail,
+            node,
+            inbox,
+            arrivals,
+            announcements,
+            clock,
+            rng,
+            metrics,
+        } = parts;
+        let (sequencer, turns) = (Sequencer::new(node), Turns::new(node, clock.now()));
+        let operation = None;
+        Self {
+            log,
+            tail,
+            sequencer,
+            turns,
+            node,
+            inbox,
+            arrivals,
+            announcements,
+            clock,
+            rng,
+            metrics,
+            operation,
+        }
+    }
+
+    /// Runs until it is stopped and nothing waits any more, or until the log makes no sense.
+    pub(super) async fn run(mut self, stop: Stop) -> Result<(), Error> {
+        let ended = self.work(&stop).await;
+        self.tail.refuse_new();
+        for ticket in self.sequencer.abandon() {
+            drop(
+                ticket
+                    .reply
+                    .send(Err(Unanswered::Refused("the server stops".to_owned()))),
+            );
+        }
+        ended
+    }
+
+    async fn work(&mut self, stop: &Stop) -> Result<(), Error> {
+        let mut requests = Vec::with_capacity(INBOX_BATCH);
+        let mut open = true;
+        loop {
+            let now = self.clock.now();
+            let wake = self.begin(now);
+            if stop.is_requested() && self.sequencer.is_idle() && self.inbox.is_empty() {
+                return Ok(());
+            }
+            let turn = wake.unwrap_or(now + Duration::from_hours(1));
+            tokio::select! {
+                done = under_way(&mut self.operation) => {
+                    self.operation = None;
+                    self.on_done(done).await?;
+                }
+                arrival = self.arrivals.recv() => match arrival {
+                    Some(arrival) => self.on_arrival(arrival).await?,
+                    None => return Err(Error::FollowerGone),
+                },
+                count = self.inbox.recv_many(&mut requests, INBOX_BATCH), if open => {
+                    open = count > 0;
+                    requests.drain(..).for_each(|request| self.sequencer.push(request));
+                    self.tail.note_waiting(self.clock.now());
+                }
+                announced = self.announcements.next() => {
+                    self.on_announcement(announced.as_deref());
+                }
+                () = tokio::time::sleep_until(turn.into()), if wake.is_some() => {}
+                () = stop.requested(), if open => {
+                    self.tail.refuse_new();
+                    self.inbox.close();
+                    open = false;
+                    while let Ok(request) = self.inbox.try_recv() {
+                        self.sequencer.push(request);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stages and publishes if there is something to stage and it is this node's turn. Says when to look again.
+    fn begin(&mut self, now: Instant) -> Option<Instant> {
+        if self.operation.is_some() || self.sequencer.is_flying() || !self.sequencer.has_queue() {
+            return None;
+        }
+        let wait = self.turns.wait(now);
+        if wait.is_some() {
+            return wait;
+        }
+        let id = RecordId::generate(self.clock.timestamp(), &mut self.rng);
+        let stage = {
+            let fold = self.tail.lock();
+            self.sequencer.stage(&fold, id, now)
+        };
+        self.tell(stage.answers);
+        if let Some(outgoing) = stage.outgoing {
+            self.operation = Some(self.publish(outgoing, None));
+        } else {
+            self.tail.note_progress(self.sequencer.has_queue(), now);
+        }
+        None
+    }
+
+    /// Publishes now, or after a pause that ends early when the connection comes back.
+    fn publish(&self, outgoing: Outgoing, pause: Option<Duration>) -> Operation {
+        let (log, clock, partition) = (self.log.clone(), self.clock.clone(), self.tail.partition());
+        let mut connects = log.write_connects();
+        connects.mark_unchanged();
+        Box::pin(async move {
+            if let Some(pause) = pause {
+                drop(tokio::time::timeout(pause, connects.changed()).await);
+                connects.mark_unchanged();
+            }
+            let (id, started) = (outgoing.id, clock.now());
+            let outcome = tokio::select! {
+                outcome = log.append(partition, outgoing) => outcome,
+                // The answer went down with the old connection; waiting for it would only cost time.
+                Ok(()) = connects.changed() => {
+                    Outcome::Unknown { reason: "reconnected before the answer came".to_owned() }
+                }
+            };
+            Done::Published {
+                id,
+                outcome,
+                took: clock.now().saturating_duration_since(started),
+            }
+        })
+    }
+
+    /// Waits for the follower and then fetches what it did not bring.
+    fn fetch(&self, last: u64) -> Operation {
+        let (log, tail) = (self.log.clone(), self.tail.clone());
+        let mut advanced = tail.advanced();
+        Box::pin(async move {
+            let reached = advanced.wait_for(|position| *position >= last);
+            drop(tokio::time::timeout(FOLLOWER_PATIENCE, reached).await);
+            let mut records = Vec::new();
+            let first = tail.position() + 1;
+            for position in first..=last.min(first + FETCH_RECORDS_MAX) {
+                match log.get(tail.partition(), position).await {
+                    Ok(stored) => records.push((position, stored.bytes)),
+                    Err(error) => {
+                        debug!(position, "a record could not be fetched: {error}");
+                        break;
+                    }
+                }
+            }
+            Done::Fetched(records)
+        })
+    }
+
+    async fn on_done(&mut self, done: Done) -> Result<(), Error> {
+        match done {
+            Done::Published { id, outcome, took } => {
+                let now = self.clock.now();
+                let is_won = matches!(outcome, Outcome::Stored { .. });
+                if is_won {
+                    self.turns.on_win(took, now);
+                    self.metrics.ack_duration.record(took.as_secs_f64());
+                } else {
+                    self.note_outcome(&outcome);
+                }
+                let told = self.clock.timestamp();
+                let next = {
+                    let mut fold = self.tail.lock();
+                    self.sequencer.on_outcome(&mut fold, (id, outcome), told)
+                };
+                self.go_on(next).await
+            }
+            Done::Fetched(records) => {
+                for (position, bytes) in records {
+                    let arrival = follower::arrival(self.tail.partition(), position, &bytes)?;
+                    self.on_arrival(arrival).await?;
+                }
+                let looked = {
+                    let fold = self.tail.lock();
+                    self.sequencer.look(&fold)
+                };
+                if let Some(next) = looked {
+                    return self.go_on(next).await;
+                }
+                if let (None, Some(last)) = (&self.operation, self.sequencer.behind()) {
+                    self.operation = Some(self.fetch(last));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn note_outcome(&self, outcome: &Outcome) {
+        let partition = self.tail.partition();
+        match outcome {
+            Outcome::Stored { .. } => {}
+            Outcome::Conflict { .. } => self.metrics.conflicts.increment(1),
+            Outcome::Repeated { position } => {
+                debug!("a record of partition {partition} was stored before, at {position}");
+            }
+            Outcome::Unknown { reason } => {
+                warn!("a record of partition {partition} is in doubt: {reason}");
+            }
+            Outcome::Refused { reason } => {
+                warn!("JetStream refused a record of partition {partition}: {reason}");
+            }
+        }
+    }
+
+    async fn on_arrival(&mut self, arrival: Arrival) -> Result<(), Error> {
+        let (fit, next, position) = match arrival {
+            Arrival::Record(folded) => {
+                let told = self.clock.timestamp();
+                let (fit, next) = {
+                    let mut fold = self.tail.lock();
+                    self.sequencer.on_record(&mut fold, &folded, told)
+                };
+                if fit == Fit::Folded {
+                    self.turns.on_record(folded.record.node, self.clock.now());
+                }
+                (fit, next, folded.position)
+            }
+            Arrival::Unreadable(position) => {
+                let mut fold = self.tail.lock();
+                let fit = fold.skip(position);
+                let next = self
+                    .sequencer
+                    .look(&fold)
+                    .unwrap_or(Next::Settled(Vec::new()));
+                (fit, next, position)
+            }
+        };
+        match fit {
+            Fit::Folded => self.go_on(next).await,
+            Fit::Known => Ok(()),
+            Fit::Ahead => {
+                // The follower skips what it takes for folded, so a hole means that a fetch ran ahead of it.
+                debug!("position {position} came before the ones between");
+                Ok(())
+            }
+        }
+    }
+
+    /// Does what the sequencer asks for after the fold or the record in flight has moved.
+    async fn go_on(&mut self, next: Next<Ticket>) -> Result<(), Error> {
+        let (now, position) = (self.clock.now(), self.tail.lock().position());
+        if position != self.tail.position() {
+            self.tail.publish(position);
+        }
+        match next {
+            Next::Settled(answers) => {
+                if !self.sequencer.is_flying() {
+                    // The record came by the follower before its acknowledgement did.
+                    self.operation = None;
+                }
+                self.tell(answers);
+            }
+            Next::Again(outgoing) => {
+                self.metrics.republished_records.increment(1);
+                self.operation = Some(self.publish(outgoing, Some(DOUBT_PAUSE)));
+                return Ok(());
+            }
+            Next::Behind(last) => self.operation = Some(self.fetch(last)),
+            Next::Lost => {
+                self.operation = None;
+                if self.turns.on_loss() == Loss::Announce {
+                    let node = Bytes::copy_from_slice(self.node.uuid().as_bytes());
+                    self.log.announce(self.tail.partition(), node).await;
+                }
+            }
+            Next::WentBack { last } => {
+                return Err(Error::WentBack {
+                    partition: self.tail.partition(),
+                    last,
+                    position,
+                });
+            }
+        }
+        self.tail.note_progress(!self.sequencer.is_idle(), now);
+        Ok(())
+    }
+
+    fn tell(&self, answers: Vec<Answer<Ticket>>) {
+        let mut stored = 0;
+        for answer in answers {
+            if let Ok(verdicts) = &answer.verdicts {
+                stored += verdicts
+                    .iter()
+                    .filter(|v| matches!(v, Verdict::Stored(_)))
+                    .count();
+            }
+            let Ticket { reply, place } = answer.ticket;
+            drop(place);
+            // Whoever does not wait any more was told by its deadline.
+            drop(reply.send(answer.verdicts));
+        }
+        if stored > 0 {
+            self.metrics.appended_events.increment(stored as u64);
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "a record has at most 1 000 events"
+            )]
+            self.metrics.record_events.record(stored as f64);
+        }
+    }
+
+    fn on_announcement(&mut self, announced: Option<&[u8]>) {
+        let node = announced.and_then(|bytes| uuid::Uuid::from_slice(bytes).ok());
+        if let Some(node) = node {
+            self.turns
+                .on_announcement(NodeId::from_uuid(node), self.clock.now());
+        }
+    }
+}
+
+/// The end of what is under way; never, when nothing is.
+async fn under_way(operation: &mut Option<Operation>) -> Done {
+    match operation {
+        Some(operation) => operation.await,
+        None => std::future::pending().await,
+    }
+}
