@@ -50,6 +50,14 @@ pub enum Reason {
         /// Its first character.
         at: usize,
     },
+    /// Its exponents add up to more digits than its length limit has bytes.
+    ///
+    /// `jsonb` writes a number out: 126 KB of `1e400,` come back as 8.4 MB.
+    #[error("has numbers that take more than {max} digits when they are written out")]
+    Expansion {
+        /// The limit, in digits.
+        max: usize,
+    },
 }
 
 /// Checks a JSON text and keeps it as it is.
@@ -62,7 +70,11 @@ pub fn check(raw: &str, bytes_max: usize) -> Result<Json, Reason> {
     if raw.len() > bytes_max {
         return Err(Reason::TooLong { max: bytes_max });
     }
-    Scanner::new(raw.as_bytes()).document()?;
+    let mut scanner = Scanner::new(raw.as_bytes());
+    scanner.document()?;
+    if scanner.exponents > bytes_max {
+        return Err(Reason::Expansion { max: bytes_max });
+    }
     Ok(Json::from_checked(raw))
 }
 
@@ -86,6 +98,8 @@ struct Scanner<'a> {
     depth: usize,
     /// One bit a level, the innermost lowest: set for an object. Wide enough, as asserted below.
     objects: u64,
+    /// Sum of the absolute exponents so far: by how many digits the text grows when numbers are written out.
+    exponents: usize,
 }
 
 const _: () = assert!(JSON_DEPTH_MAX <= 64, "one bit a level");
@@ -104,6 +118,7 @@ impl<'a> Scanner<'a> {
             at: 0,
             depth: 0,
             objects: 0,
+            exponents: 0,
         }
     }
 
@@ -278,9 +293,11 @@ impl<'a> Scanner<'a> {
             self.digits()?;
             exponent = &self.bytes[first..self.at];
         }
-        if self.at - start > JSON_NUMBER_CHARS_MAX || magnitude(exponent) > JSON_EXPONENT_MAX {
+        let exponent = magnitude(exponent);
+        if self.at - start > JSON_NUMBER_CHARS_MAX || exponent > JSON_EXPONENT_MAX {
             return Err(Reason::Number { at: start });
         }
+        self.exponents += exponent as usize;
         Ok(())
     }
 

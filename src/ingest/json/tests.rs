@@ -115,6 +115,16 @@ fn a_length_is_allowed_up_to_its_limit() {
 }
 
 #[test]
+fn numbers_may_not_grow_beyond_the_limit_when_they_are_written_out() {
+    let numbers = |count: usize| format!("[{}0]", "1e-400,".repeat(count));
+    assert!(check(&numbers(40), 16_000).is_ok());
+    assert_eq!(
+        check(&numbers(41), 16_000),
+        Err(Reason::Expansion { max: 16_000 })
+    );
+}
+
+#[test]
 fn a_plain_text_may_hold_everything_but_the_null_character() {
     assert_eq!(text("", 0), Ok(()));
     assert_eq!(text("\u{1}\n\u{7f}\u{ffff}", 9), Ok(()));
@@ -124,7 +134,7 @@ fn a_plain_text_may_hold_everything_but_the_null_character() {
 /// Whether a text is judged as `serde_json` judges it, where the two have the same rules.
 fn judged_alike(text: &str) -> bool {
     match check(text, ROOM) {
-        Err(Reason::Number { .. }) => true,
+        Err(Reason::Number { .. } | Reason::Expansion { .. }) => true,
         verdict => verdict.is_ok() == oracle_accepts(text),
     }
 }
