@@ -3,3 +3,4 @@
 //! Does not touch Postgres, except to ask for a conversation or key that memory has forgotten.
 
 pub mod json;
+pub mod quota;
