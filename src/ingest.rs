@@ -2,5 +2,9 @@
 //! Promises that nothing reaches the log that the log, Postgres or a reader could not take.
 //! Does not touch Postgres, except to ask for a conversation or key that memory has forgotten.
 
+pub mod draft;
 pub mod json;
 pub mod quota;
+
+pub use draft::{Checked, Opened, Rejected, Request};
+pub use quota::{Policy, Quota};
