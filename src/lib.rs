@@ -19,5 +19,8 @@ pub mod log;
 // Floor 3: knowledge.
 pub mod journal;
 
+// Floor 4: flows.
+pub mod ingest;
+
 // Floor 6: wiring.
 pub mod telemetry;
