@@ -67,9 +67,7 @@ impl Timestamp {
 
     /// From the type that Postgres and the HTTP libraries speak, cut to microseconds.
     pub fn from_offset(at: OffsetDateTime) -> Option<Self> {
-        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000))
-            .ok()
-            .and_then(Self::from_micros)
+        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000)).ok().and_then(Self::from_micros)
     }
 }
 
@@ -93,10 +91,7 @@ impl fmt::Display for Timestamp {
         let at = self.to_offset();
         let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
         let (hour, minute, second, micro) = (at.hour(), at.minute(), at.second(), at.microsecond());
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micro:06}Z"
-        )
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micro:06}Z")
     }
 }
 
@@ -110,37 +105,22 @@ pub struct Clock {
 impl Clock {
     /// The machine's own clock.
     pub fn system() -> Self {
-        Self {
-            shift: Arc::new(AtomicI64::new(0)),
-        }
+        Self { shift: Arc::new(AtomicI64::new(0)) }
     }
 
     /// The monotonic time, for measuring and for deadlines.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the one reader of the monotonic clock"
-    )]
-    #[expect(
-        clippy::unused_self,
-        reason = "to ask for the time, one must have been given a clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the one reader of the monotonic clock")]
+    #[expect(clippy::unused_self, reason = "to ask for the time, one must have been given a clock")]
     pub fn now(&self) -> Instant {
         Instant::now()
     }
 
     /// The wall-clock time, for what is stored and shown.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the one reader of the wall clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the one reader of the wall clock")]
     pub fn timestamp(&self) -> Timestamp {
         let nanos = OffsetDateTime::now_utc().unix_timestamp_nanos();
         let micros = i64::try_from(nanos / 1_000).unwrap_or(0);
-        Timestamp(
-            micros
-                .saturating_add(self.shift.load(Ordering::Relaxed))
-                .clamp(0, MICROS_MAX),
-        )
+        Timestamp(micros.saturating_add(self.shift.load(Ordering::Relaxed)).clamp(0, MICROS_MAX))
     }
 
     /// Shifts every later wall-clock reading of this clock and its clones by `micros`.
@@ -150,10 +130,7 @@ impl Clock {
 }
 
 /// A start instant for tests of pure cores, which then only add durations to it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an arbitrary anchor; tests only add to it"
-)]
+#[expect(clippy::disallowed_methods, reason = "an arbitrary anchor; tests only add to it")]
 pub fn test_start() -> Instant {
     Instant::now()
 }
@@ -175,13 +152,7 @@ mod tests {
     fn times_outside_of_what_can_be_written_are_refused() {
         assert_eq!(Timestamp::from_micros(-1), None);
         assert_eq!(Timestamp::from_micros(MICROS_MAX + 1), None);
-        for text in [
-            "",
-            "now",
-            "1969-12-31T23:59:59Z",
-            "2026-13-01T00:00:00Z",
-            "2026-01-01",
-        ] {
+        for text in ["", "now", "1969-12-31T23:59:59Z", "2026-13-01T00:00:00Z", "2026-01-01"] {
             assert_eq!(text.parse::<Timestamp>(), Err(BadTimestamp), "{text}");
         }
     }

@@ -6,5 +6,235 @@ pub mod draft;
 pub mod json;
 pub mod quota;
 
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+
+use crate::clock::{Clock, Timestamp};
+use crate::event::{ConversationId, MessageId, TenantId};
+use crate::journal::{
+    self, Busy, Draft, Head, Intent, Journal, Place, Seed, Status, Stored, Verdict,
+};
+use crate::metrics::{self, Refusal};
+use crate::store::{self, Interactive, conversations, seeds};
+
 pub use draft::{Checked, Opened, Rejected, Request};
 pub use quota::{Policy, Quota};
+
+/// Longest wait for Postgres when memory has forgotten a conversation or key. Less than a send's deadline, so that
+/// there is time left to answer.
+const LOOK_UP_MAX: Duration = Duration::from_secs(1);
+
+/// Most keys of one batch that are looked up one by one; beyond that the batch is refused as cold.
+const LOOK_UPS_MAX: usize = 50;
+
+/// Why a send has no verdicts.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log did not acknowledge, or the server stops.
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+    /// Memory has forgotten the conversation or a key, and Postgres could not be asked.
+    #[error("looking up what memory has forgotten")]
+    Database(#[from] store::Error),
+    /// Memory has forgotten the conversation or a key, and Postgres does not have the log up to there yet.
+    #[error("Postgres does not yet have what memory has forgotten")]
+    Cold,
+}
+
+/// The flow of sends. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Ingest {
+    journal: Journal,
+    database: Interactive,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    quota: Mutex<Quota>,
+    rng: Mutex<StdRng>,
+    metrics: metrics::Ingest,
+}
+
+impl Ingest {
+    /// The flow over a journal, with the pool that cold look-ups may use.
+    pub fn new(
+        (journal, database): (Journal, Interactive),
+        policy: Option<Policy>,
+        clock: Clock,
+        rng: StdRng,
+        metrics: metrics::Ingest,
+    ) -> Self {
+        let (quota, rng) = (Mutex::new(Quota::new(policy)), Mutex::new(rng));
+        Self { journal, database, shared: Arc::new(Shared { clock, quota, rng, metrics }) }
+    }
+
+    /// Reserves room for a request of about this many bytes, before its body is read.
+    ///
+    /// # Errors
+    /// [`Busy`], at once, when the partition's queue has no room or the log does not acknowledge.
+    pub fn admit(&self, conversation: ConversationId, bytes: usize) -> Result<Place, Busy> {
+        self.journal.admit(conversation, bytes).inspect_err(|busy| {
+            let reason = match busy {
+                Busy::Full => Refusal::QueueFull,
+                Busy::Stalled => Refusal::Log,
+                Busy::Stopping => Refusal::Unavailable,
+            };
+            self.refused(reason);
+        })
+    }
+
+    /// Takes from the tenant's quota.
+    pub fn take_quota(&self, tenant: TenantId, messages: u32) -> quota::Decision {
+        let now = self.shared.clock.now();
+        let mut quota = self.shared.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        quota.on_send(tenant, messages, now)
+    }
+
+    /// The quota that every tenant has on this node.
+    pub fn policy(&self) -> Option<Policy> {
+        self.shared.quota.lock().unwrap_or_else(PoisonError::into_inner).policy()
+    }
+
+    /// An id for an event that has no key.
+    pub fn make_id(&self, now: Timestamp) -> MessageId {
+        MessageId::generate(now, &mut *self.rng())
+    }
+
+    /// An id for a conversation that its client does not name.
+    pub fn make_conversation(&self, now: Timestamp) -> ConversationId {
+        ConversationId::generate(now, &mut *self.rng())
+    }
+
+    /// Appends drafts of one conversation next to each other: one verdict each, none of them [`Verdict::Cold`].
+    ///
+    /// Idempotency key: each draft's id, where it has a client id. They commit together, in one record. Asks Postgres
+    /// only for what memory has forgotten.
+    ///
+    /// # Errors
+    /// [`Error`] when it is not known to be stored; the same keys can be sent again.
+    pub async fn append(
+        &self,
+        place: Place,
+        drafts: Vec<Draft>,
+        deadline: Instant,
+    ) -> Result<Vec<Verdict>, Error> {
+        let verdicts = self.try_append(place, drafts, deadline).await;
+        match &verdicts {
+            Ok(verdicts) => self.count(verdicts),
+            Err(Error::Journal(journal::Error::Stopping)) => self.refused(Refusal::Unavailable),
+            Err(Error::Journal(_)) => self.refused(Refusal::Log),
+            Err(Error::Database(_) | Error::Cold) => self.refused(Refusal::Database),
+        }
+        verdicts
+    }
+
+    async fn try_append(
+        &self,
+        place: Place,
+        drafts: Vec<Draft>,
+        deadline: Instant,
+    ) -> Result<Vec<Verdict>, Error> {
+        let seed = match self.forgotten(&drafts) {
+            Some(forgotten) => {
+                let patience = self.shared.clock.now() + LOOK_UP_MAX;
+                Some(self.look_up(forgotten, deadline.min(patience)).await?)
+            }
+            None => None,
+        };
+        let verdicts = self.journal.append(place, drafts, seed, deadline).await?;
+        if verdicts.contains(&Verdict::Cold) { Err(Error::Cold) } else { Ok(verdicts) }
+    }
+
+    /// What memory has forgotten of what these drafts need, if anything.
+    fn forgotten(&self, drafts: &[Draft]) -> Option<Forgotten> {
+        let first = drafts.first()?;
+        let tail = self.journal.tail_of(first.conversation);
+        let is_head_cold = first.intent != Intent::OpenNew && tail.needs_seed(first.conversation);
+        let says_its_age = drafts.iter().any(|draft| draft.key_time.is_some());
+        let since = if says_its_age { tail.keys_since() } else { None };
+        let is_old =
+            |draft: &&Draft| draft.key_time.zip(since).is_some_and(|(time, since)| time < since);
+        let keys: Vec<_> = drafts.iter().filter(is_old).map(|draft| draft.id).collect();
+        let needed = is_head_cold || !keys.is_empty();
+        needed.then_some(Forgotten { conversation: first.conversation, keys })
+    }
+
+    async fn look_up(&self, forgotten: Forgotten, deadline: Instant) -> Result<Seed, Error> {
+        let Forgotten { conversation, keys } = forgotten;
+        if keys.len() > LOOK_UPS_MAX {
+            return Err(Error::Cold);
+        }
+        let partition = self.journal.partitions().of(conversation);
+        let mut lease = self.database.acquire(deadline).await?;
+        let ids = if keys.is_empty() { vec![None] } else { keys.into_iter().map(Some).collect() };
+        let mut rows = Vec::with_capacity(ids.len());
+        for id in ids {
+            let row = lease
+                .run(deadline, async |conn| seeds::look_up(conn, partition, conversation, id).await)
+                .await?;
+            rows.push(row);
+        }
+        Ok(seed_of(&rows))
+    }
+
+    fn count(&self, verdicts: &[Verdict]) {
+        for verdict in verdicts {
+            match verdict {
+                Verdict::Stored(_) | Verdict::Cold => {}
+                Verdict::Duplicate(_) => self.shared.metrics.duplicates.increment(1),
+                Verdict::KeyConflict => self.refused(Refusal::KeyConflict),
+                Verdict::Closed => self.refused(Refusal::Closed),
+                Verdict::NotFound => self.refused(Refusal::NotFound),
+            }
+        }
+    }
+
+    /// Counts a send that was refused.
+    pub fn refused(&self, reason: Refusal) {
+        self.shared.metrics.refused(reason).increment(1);
+    }
+
+    fn rng(&self) -> std::sync::MutexGuard<'_, StdRng> {
+        self.shared.rng.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a send needs that memory does not have.
+struct Forgotten {
+    conversation: ConversationId,
+    keys: Vec<MessageId>,
+}
+
+/// One seed of several look-ups: as old as the oldest of them, and with the head that belongs to it.
+fn seed_of(rows: &[seeds::SeedRow]) -> Seed {
+    let oldest = rows.iter().min_by_key(|row| row.checkpoint);
+    let stored = rows.iter().filter_map(|row| row.stored).map(|stored| Stored {
+        id: stored.id,
+        seq: stored.seq,
+        at: stored.at,
+        fingerprint: stored.fingerprint,
+    });
+    Seed {
+        checkpoint: oldest.map_or(0, |row| row.checkpoint),
+        head: oldest.and_then(|row| row.head).map(head_of),
+        stored: stored.collect(),
+    }
+}
+
+fn head_of(head: conversations::Head) -> Head {
+    let status = match head.status {
+        conversations::Status::Open => Status::Open,
+        conversations::Status::Closed => Status::Closed,
+    };
+    Head {
+        tenant: head.tenant,
+        seq: head.seq,
+        status,
+        opened_at: Some(head.opened_at),
+        position: head.position,
+    }
+}

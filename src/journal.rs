@@ -143,18 +143,11 @@ impl Journal {
     ) -> Result<Self, Error> {
         let count = usize::from(opening.partitions.count());
         let bounds = opening.settings.for_each_partition(count);
-        let recalls = recalls
-            .into_iter()
-            .map(Some)
-            .chain(std::iter::repeat_with(|| None));
-        let folding = opening
-            .partitions
-            .all()
-            .zip(recalls)
-            .map(|(partition, recall)| {
-                let recall = recall.unwrap_or_default();
-                opening::fold(&opening.log, partition, bounds, recall, &opening.clock)
-            });
+        let recalls = recalls.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        let folding = opening.partitions.all().zip(recalls).map(|(partition, recall)| {
+            let recall = recall.unwrap_or_default();
+            opening::fold(&opening.log, partition, bounds, recall, &opening.clock)
+        });
         let folds = futures_util::future::try_join_all(folding).await?;
         let (mut tails, mut inboxes) = (Vec::new(), Vec::new());
         for (partition, (fold, follow)) in opening.partitions.all().zip(folds) {
@@ -172,23 +165,12 @@ impl Journal {
                 rng: rand::SeedableRng::from_rng(&mut opening.rng),
                 metrics: opening.metrics.journal[partition.index()].clone(),
             };
-            supervise(
-                supervisor,
-                writer::Writer::new(parts),
-                (follow, tail.clone(), arriving),
-            );
+            supervise(supervisor, writer::Writer::new(parts), (follow, tail.clone(), arriving));
             tails.push(tail);
             inboxes.push(inbox);
         }
-        let inner = Inner {
-            partitions: opening.partitions,
-            tails,
-            inboxes,
-            clock: opening.clock,
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        let inner = Inner { partitions: opening.partitions, tails, inboxes, clock: opening.clock };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// How many partitions there are.
@@ -216,8 +198,7 @@ impl Journal {
     /// # Errors
     /// [`Busy`], at once, when a bound of the queue is reached.
     pub fn admit(&self, conversation: ConversationId, bytes: usize) -> Result<Place, Busy> {
-        self.tail_of(conversation)
-            .admit(bytes, self.inner.clock.now())
+        self.tail_of(conversation).admit(bytes, self.inner.clock.now())
     }
 
     /// Appends drafts of one conversation next to each other and in order: one verdict each.
@@ -238,12 +219,7 @@ impl Journal {
         let (reply, answer) = oneshot::channel();
         let inbox = &self.inner.inboxes[place.partition().index()];
         let ticket = writer::Ticket { reply, place };
-        let request = draft::Request {
-            ticket,
-            drafts,
-            seed,
-            deadline,
-        };
+        let request = draft::Request { ticket, drafts, seed, deadline };
         // The inbox has as many places as are given out, so it can only be closed.
         inbox.try_send(request).map_err(|_closed| Error::Stopping)?;
         match tokio::time::timeout_at(deadline.into(), answer).await {
@@ -277,29 +253,20 @@ fn supervise(
             }
         }
     });
-    supervisor.supervise(
-        Kind::Follower,
-        format!("follower {partition}"),
-        move |stop| {
-            let following = following.take();
-            async move {
-                match following {
-                    Some((follow, tail, arriving)) => {
-                        follower::run(follow, tail, arriving, stop).await
-                    }
-                    None => Err(Error::FollowerGone),
-                }
+    supervisor.supervise(Kind::Follower, format!("follower {partition}"), move |stop| {
+        let following = following.take();
+        async move {
+            match following {
+                Some((follow, tail, arriving)) => follower::run(follow, tail, arriving, stop).await,
+                None => Err(Error::FollowerGone),
             }
-        },
-    );
+        }
+    });
 }
 
 impl Settings {
     fn for_each_partition(self, count: usize) -> fold::Bounds {
-        let keys = keys::Memory {
-            window: self.dedupe_window,
-            keys_max: self.keys_max / count,
-        };
+        let keys = keys::Memory { window: self.dedupe_window, keys_max: self.keys_max / count };
         fold::Bounds {
             keys,
             heads_max: self.heads_max / count,

@@ -10,17 +10,22 @@ pub mod event;
 pub mod metrics;
 
 // Floor 1: machinery.
+pub mod admission;
 pub mod lifecycle;
 pub mod readiness;
 
 // Floor 2: places.
 pub mod log;
+pub mod store;
 
 // Floor 3: knowledge.
 pub mod journal;
 
 // Floor 4: flows.
+pub mod history;
 pub mod ingest;
+pub mod projection;
 
 // Floor 6: wiring.
+pub mod config;
 pub mod telemetry;

@@ -140,11 +140,7 @@ impl Supervisor {
 
     /// Waits for a task's fatal failure and says which it was. To be called once.
     pub async fn failed(&self) -> String {
-        let inbox = self
-            .fatal_inbox
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let inbox = self.fatal_inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
         let failure = match inbox {
             Some(mut inbox) => inbox.recv().await,
             None => None,
@@ -167,9 +163,7 @@ impl Supervisor {
                 OnStop::Drain(allowance) => allowance,
                 OnStop::Drop => Duration::ZERO,
             };
-            let ended = tokio::time::timeout(allowance, stage.tracker.wait())
-                .await
-                .is_ok();
+            let ended = tokio::time::timeout(allowance, stage.tracker.wait()).await.is_ok();
             if !ended && allowance > Duration::ZERO {
                 warn!(task.kind = ?stage.kind, "{:?} tasks did not end within {allowance:?}", stage.kind);
                 clean = false;
@@ -185,10 +179,7 @@ impl Supervisor {
         for stage in self.stages.iter() {
             stage.stop.cancel();
             stage.tracker.close();
-            if tokio::time::timeout(FORCE_ALLOWANCE, stage.tracker.wait())
-                .await
-                .is_err()
-            {
+            if tokio::time::timeout(FORCE_ALLOWANCE, stage.tracker.wait()).await.is_err() {
                 warn!(task.kind = ?stage.kind, "a {:?} task does not yield and is abandoned", stage.kind);
             }
         }

@@ -75,10 +75,7 @@ pub enum Error {
         description: String,
     },
     /// The server is older than the features that Forebay needs.
-    #[error(
-        "nats-server {found} is too old: Forebay needs {} or newer",
-        MIN_SERVER
-    )]
+    #[error("nats-server {found} is too old: Forebay needs {} or newer", MIN_SERVER)]
     TooOld {
         /// The version that answered.
         found: String,
@@ -178,13 +175,7 @@ impl Log {
             .timeout(REQUEST_TIMEOUT)
             .concurrency_limit(None)
             .build(reads);
-        Ok(Self {
-            writes,
-            reads,
-            settings: Arc::new(settings),
-            connects,
-            write_connects,
-        })
+        Ok(Self { writes, reads, settings: Arc::new(settings), connects, write_connects })
     }
 
     /// The prefix of everything of this installation.
@@ -225,11 +216,7 @@ impl Log {
         let doing = "reading a stream's state";
         let info = streams::info(&self.reads, &self.stream(partition), doing).await?;
         let number = |key: &str| info["state"][key].as_u64().unwrap_or(0);
-        Ok(Bounds {
-            first: number("first_seq"),
-            last: number("last_seq"),
-            bytes: number("bytes"),
-        })
+        Ok(Bounds { first: number("first_seq"), last: number("last_seq"), bytes: number("bytes") })
     }
 
     /// One record and the time at which the server stored it.
@@ -241,11 +228,7 @@ impl Log {
         let request = async_nats::Request::new()
             .payload(format!("{{\"seq\":{position}}}").into())
             .timeout(Some(REQUEST_TIMEOUT));
-        let answer = self
-            .reads
-            .client()
-            .send_request(format!("$JS.API.{subject}"), request)
-            .await;
+        let answer = self.reads.client().send_request(format!("$JS.API.{subject}"), request).await;
         let message = answer.map_err(|source| Error::Unavailable {
             doing: "reading one record",
             source: source.into(),
@@ -253,16 +236,10 @@ impl Log {
         let header = |name: &str| message.headers.as_ref().and_then(|h| h.get(name));
         let found = header("Nats-Sequence").and_then(|seq| seq.as_str().parse::<u64>().ok());
         if message.status.is_some() || found != Some(position) {
-            return Err(Error::Missing {
-                partition,
-                position,
-            });
+            return Err(Error::Missing { partition, position });
         }
         let time = header("Nats-Time-Stamp").and_then(|time| time.as_str().parse().ok());
-        Ok(Stored {
-            bytes: message.payload,
-            time: time.unwrap_or_default(),
-        })
+        Ok(Stored { bytes: message.payload, time: time.unwrap_or_default() })
     }
 
     /// Deletes every record below `position`. Used by the janitor alone.
@@ -272,19 +249,12 @@ impl Log {
     pub async fn purge_below(&self, partition: Partition, position: u64) -> Result<(), Error> {
         let subject = format!("STREAM.PURGE.{}", self.stream(partition));
         let body = serde_json::json!({ "seq": position });
-        streams::request(&self.reads, subject, &body, "purging a stream")
-            .await
-            .map(drop)
+        streams::request(&self.reads, subject, &body, "purging a stream").await.map(drop)
     }
 
     /// Reads a partition from the position after `after`, on and on.
     pub fn follow(&self, partition: Partition, after: u64) -> Follow {
-        Follow::new(
-            self.reads.clone(),
-            self.stream(partition),
-            after,
-            self.connects(),
-        )
+        Follow::new(self.reads.clone(), self.stream(partition), after, self.connects())
     }
 
     /// Tells the other nodes that this one keeps losing its turns in a partition. Nothing depends on its arrival.
@@ -382,11 +352,8 @@ async fn connect(
             async move { on_event(&event, &count, &purpose) }
         });
     let shown = without_credentials(&settings.url);
-    let servers: Result<Vec<async_nats::ServerAddr>, _> = settings
-        .url
-        .split(',')
-        .map(|server| server.trim().parse())
-        .collect();
+    let servers: Result<Vec<async_nats::ServerAddr>, _> =
+        settings.url.split(',').map(|server| server.trim().parse()).collect();
     let Ok(servers) = servers else {
         return Err(Error::Address { url: shown });
     };
@@ -410,10 +377,7 @@ fn without_credentials(url: &str) -> String {
         Some((_credentials, host)) => format!("nats://{host}"),
         None => server.to_owned(),
     };
-    url.split(',')
-        .map(|server| hide(server.trim()))
-        .collect::<Vec<_>>()
-        .join(",")
+    url.split(',').map(|server| hide(server.trim())).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -422,10 +386,7 @@ mod tests {
 
     #[test]
     fn credentials_in_an_address_are_not_shown() {
-        assert_eq!(
-            without_credentials("nats://u:p@h:1, nats://k:2"),
-            "nats://h:1,nats://k:2"
-        );
+        assert_eq!(without_credentials("nats://u:p@h:1, nats://k:2"), "nats://h:1,nats://k:2");
     }
 
     #[test]

@@ -342,9 +342,7 @@ impl Registry<'_> {
 }
 
 fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
-    let labels = labels
-        .iter()
-        .map(|(label, value)| Label::new(*label, (*value).to_owned()));
+    let labels = labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned()));
     Key::from_parts(name, labels.collect::<Vec<_>>())
 }
 

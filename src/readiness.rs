@@ -34,17 +34,11 @@ pub struct Board(Arc<Mutex<Snapshot>>);
 impl Board {
     /// A board of a server that starts now: nothing is known to work, nothing drains.
     pub fn new(now: Instant) -> Self {
-        let waiting = State {
-            failure: Some("not reported yet"),
-            since: now,
-        };
+        let waiting = State { failure: Some("not reported yet"), since: now };
         let mut states = [waiting; Check::ALL.len()];
         states[Check::Started as usize].failure = Some("the server starts");
         states[Check::Draining as usize].failure = None;
-        Self(Arc::new(Mutex::new(Snapshot {
-            states,
-            lag: Lag::default(),
-        })))
+        Self(Arc::new(Mutex::new(Snapshot { states, lag: Lag::default() })))
     }
 
     /// This check works from now on.
@@ -69,9 +63,7 @@ impl Board {
 
     /// Whether the server drains.
     pub fn is_draining(&self) -> bool {
-        self.lock().states[Check::Draining as usize]
-            .failure
-            .is_some()
+        self.lock().states[Check::Draining as usize].failure.is_some()
     }
 
     /// What the board shows.

@@ -78,10 +78,7 @@ pub fn metrics(partitions: u16) -> Result<(Metrics, Exporter), Error> {
         }
     }
     let recorder = builder.build_recorder();
-    Ok((
-        Metrics::register(&recorder, partitions),
-        Exporter(recorder.handle()),
-    ))
+    Ok((Metrics::register(&recorder, partitions), Exporter(recorder.handle())))
 }
 
 /// How log lines are written.
@@ -99,17 +96,15 @@ pub enum Format {
 /// # Errors
 /// [`Error::Filter`] when the filter cannot be read, [`Error::Installed`] when there is a subscriber already.
 pub fn install(filter: &str, format: Format) -> Result<(), Error> {
-    let parsed = EnvFilter::try_new(filter).map_err(|source| Error::Filter {
-        filter: filter.to_owned(),
-        source,
-    })?;
+    let parsed = EnvFilter::try_new(filter)
+        .map_err(|source| Error::Filter { filter: filter.to_owned(), source })?;
     let registry = tracing_subscriber::registry().with(parsed);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     match format {
         Format::Compact => registry.with(lines.compact()).try_init(),
-        Format::Json => registry
-            .with(lines.json().flatten_event(true).with_current_span(true))
-            .try_init(),
+        Format::Json => {
+            registry.with(lines.json().flatten_event(true).with_current_span(true)).try_init()
+        }
     }
     .map_err(Error::Installed)
 }
@@ -134,11 +129,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-        assert!(
-            other
-                .render()
-                .contains("forebay_journal_conflicts_total{partition=\"1\"} 0")
-        );
+        assert!(other.render().contains("forebay_journal_conflicts_total{partition=\"1\"} 0"));
         assert!(!text.contains("summary"));
     }
 

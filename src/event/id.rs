@@ -134,18 +134,12 @@ impl<K: Kind> Id<K> {
         if !plain {
             return Err(bad);
         }
-        digits
-            .parse()
-            .map(Self::from_uuid)
-            .map_err(|_source: uuid::Error| bad)
+        digits.parse().map(Self::from_uuid).map_err(|_source: uuid::Error| bad)
     }
 
     /// From a value that Postgres or the log gave back.
     pub const fn from_uuid(uuid: Uuid) -> Self {
-        Self {
-            uuid,
-            kind: PhantomData,
-        }
+        Self { uuid, kind: PhantomData }
     }
 
     /// The bare value, for Postgres and for the log.
@@ -238,10 +232,8 @@ mod tests {
     #[test]
     fn an_id_survives_its_text_and_its_bytes() {
         let mut rng = SmallRng::seed_from_u64(1);
-        let id = MessageId::generate(
-            Timestamp::from_micros(1_764_000_000_000_000).unwrap(),
-            &mut rng,
-        );
+        let id =
+            MessageId::generate(Timestamp::from_micros(1_764_000_000_000_000).unwrap(), &mut rng);
         assert_eq!(MessageId::parse(&id.to_string()), Ok(id));
         let json = serde_json::to_string(&id).unwrap();
         assert_eq!(serde_json::from_str::<MessageId>(&json).unwrap(), id);
@@ -271,10 +263,7 @@ mod tests {
         let mut rng = SmallRng::seed_from_u64(2);
         let early = Timestamp::from_micros(1_764_000_000_000_000).unwrap();
         let late = early.plus(std::time::Duration::from_millis(1));
-        let (a, b) = (
-            TenantId::generate(early, &mut rng),
-            TenantId::generate(late, &mut rng),
-        );
+        let (a, b) = (TenantId::generate(early, &mut rng), TenantId::generate(late, &mut rng));
         assert!(a < b);
         assert_eq!((a.time(), b.time()), (Some(early), Some(late)));
         assert_eq!(MessageId::derive([7; 16]).time(), None);

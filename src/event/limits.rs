@@ -88,11 +88,5 @@ const _: () = assert!(
     PAGE_BYTES_MAX >= TEXT_BYTES_MAX + DATA_BYTES_MAX + METADATA_BYTES_MAX,
     "a page holds at least one of the largest messages"
 );
-const _: () = assert!(
-    PAGE_MESSAGES_DEFAULT <= PAGE_MESSAGES_MAX,
-    "the default is allowed"
-);
-const _: () = assert!(
-    BATCH_MESSAGES_MAX <= RECORD_EVENTS_MAX,
-    "a batch fits one record"
-);
+const _: () = assert!(PAGE_MESSAGES_DEFAULT <= PAGE_MESSAGES_MAX, "the default is allowed");
+const _: () = assert!(BATCH_MESSAGES_MAX <= RECORD_EVENTS_MAX, "a batch fits one record");

@@ -38,11 +38,7 @@ impl fmt::Display for Partition {
 impl Partitions {
     /// `None` when the count is 0 or above [`PARTITIONS_MAX`].
     pub const fn new(count: u16) -> Option<Self> {
-        if count == 0 || count > PARTITIONS_MAX {
-            None
-        } else {
-            Some(Self(count))
-        }
+        if count == 0 || count > PARTITIONS_MAX { None } else { Some(Self(count)) }
     }
 
     /// How many there are.
@@ -103,10 +99,7 @@ mod tests {
             let id = ConversationId::generate(Timestamp::default(), &mut rng);
             counts[parts.of(id).index()] += 1;
         }
-        assert!(
-            counts.iter().all(|count| (850..1_150).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|count| (850..1_150).contains(count)), "{counts:?}");
     }
 
     #[test]

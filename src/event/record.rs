@@ -178,10 +178,8 @@ impl Body {
         let json = |text: &Option<Json>| text.as_ref().map_or(0, |t| t.as_str().len());
         let content = match self {
             Self::Message(m) => {
-                let sender = m
-                    .sender
-                    .as_ref()
-                    .map_or(0, |s| s.id.len() + length(&s.role) + length(&s.name));
+                let sender =
+                    m.sender.as_ref().map_or(0, |s| s.id.len() + length(&s.role) + length(&s.name));
                 let client_id = m.client_id.as_ref().map_or(0, |c| c.as_str().len());
                 m.kind.len()
                     + client_id

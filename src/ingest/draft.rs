@@ -25,14 +25,8 @@ use crate::event::limits::{
 use crate::event::{Body, ChannelId, ConversationId, Fingerprint, MessageId, Opening, TenantId};
 use crate::journal::{Draft, Intent};
 
-const METADATA: Limit = Limit {
-    name: "metadataBytes",
-    max: METADATA_BYTES_MAX,
-};
-const RECORD: Limit = Limit {
-    name: "recordBytes",
-    max: RECORD_BYTES_MAX,
-};
+const METADATA: Limit = Limit { name: "metadataBytes", max: METADATA_BYTES_MAX };
+const RECORD: Limit = Limit { name: "recordBytes", max: RECORD_BYTES_MAX };
 
 /// A limit of a whole body.
 const fn body_bytes(max: usize) -> Limit {
@@ -83,12 +77,7 @@ pub struct Opened {
 impl From<Body> for Checked {
     /// For bodies that no client wrote or that were checked as a whole: opened, closed, reopened.
     fn from(body: Body) -> Self {
-        Self {
-            body,
-            id: None,
-            fingerprint: Fingerprint::default(),
-            key_time: None,
-        }
+        Self { body, id: None, fingerprint: Fingerprint::default(), key_time: None }
     }
 }
 
@@ -197,8 +186,7 @@ pub fn open(body: &[u8]) -> Result<Opened, Rejected> {
         let id = fields.id.and_then(|raw| reader.string("id", raw));
         let id = id.and_then(|id| {
             let id = ConversationId::parse(&id);
-            id.map_err(|error| reader.fault(Code::Invalid, "id", error))
-                .ok()
+            id.map_err(|error| reader.fault(Code::Invalid, "id", error)).ok()
         });
         let channels = channels(&mut reader, fields.channel_ids);
         let metadata = reader.json_object("metadata", fields.metadata, METADATA);

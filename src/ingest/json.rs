@@ -86,8 +86,7 @@ pub fn text(text: &str, bytes_max: usize) -> Result<(), Reason> {
     if text.len() > bytes_max {
         return Err(Reason::TooLong { max: bytes_max });
     }
-    text.find('\0')
-        .map_or(Ok(()), |at| Err(Reason::NullCharacter { at }))
+    text.find('\0').map_or(Ok(()), |at| Err(Reason::NullCharacter { at }))
 }
 
 /// Walks over a JSON text once. The input is UTF-8, so bytes from 0x80 only occur inside of strings.
@@ -113,13 +112,7 @@ enum Next {
 
 impl<'a> Scanner<'a> {
     fn new(bytes: &'a [u8]) -> Self {
-        Self {
-            bytes,
-            at: 0,
-            depth: 0,
-            objects: 0,
-            exponents: 0,
-        }
+        Self { bytes, at: 0, depth: 0, objects: 0, exponents: 0 }
     }
 
     fn document(&mut self) -> Result<(), Reason> {
@@ -343,9 +336,7 @@ impl<'a> Scanner<'a> {
 /// The value of decimal digits, with everything beyond the range as its end.
 fn magnitude(digits: &[u8]) -> u32 {
     digits.iter().fold(0_u32, |value, digit| {
-        value
-            .saturating_mul(10)
-            .saturating_add(u32::from(digit - b'0'))
+        value.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
     })
 }
 

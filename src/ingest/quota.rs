@@ -67,10 +67,7 @@ impl Policy {
     /// From messages a second and the most at once; `None`, no quota, when the rate is 0. A burst of 0 counts as 1.
     pub fn new(per_second: u32, burst: u32) -> Option<Self> {
         let nanos = 1_000_000_000_u32.checked_div(per_second)?;
-        Some(Self {
-            burst: burst.max(1),
-            interval: Duration::from_nanos(u64::from(nanos.max(1))),
-        })
+        Some(Self { burst: burst.max(1), interval: Duration::from_nanos(u64::from(nanos.max(1))) })
     }
 
     /// How long an empty burst takes to come back.
@@ -83,21 +80,14 @@ impl Policy {
         let full_in = full_at.saturating_duration_since(now);
         let free = self.window().saturating_sub(full_in);
         let remaining = free.as_nanos() / self.interval.as_nanos();
-        Left {
-            remaining: u32::try_from(remaining).unwrap_or(self.burst),
-            full_in,
-        }
+        Left { remaining: u32::try_from(remaining).unwrap_or(self.burst), full_in }
     }
 }
 
 impl Quota {
     /// The same quota for every tenant, or none.
     pub fn new(policy: Option<Policy>) -> Self {
-        Self {
-            policy,
-            full_at: HashMap::new(),
-            sweep_at: SWEEP_FLOOR,
-        }
+        Self { policy, full_at: HashMap::new(), sweep_at: SWEEP_FLOOR }
     }
 
     /// What is in force, for the header.
@@ -111,18 +101,13 @@ impl Quota {
             return Decision::Unlimited;
         };
         if messages > policy.burst {
-            return Decision::BeyondBurst {
-                burst: policy.burst,
-            };
+            return Decision::BeyondBurst { burst: policy.burst };
         }
         let full_at = self.full_at.get(&tenant).copied().unwrap_or(now).max(now);
         let next = full_at + policy.interval * messages;
         let wait = next.duration_since(now).saturating_sub(policy.window());
         if !wait.is_zero() {
-            return Decision::Refused {
-                left: policy.left(full_at, now),
-                retry_after: wait,
-            };
+            return Decision::Refused { left: policy.left(full_at, now), retry_after: wait };
         }
         self.full_at.insert(tenant, next);
         self.sweep(now);
@@ -145,23 +130,13 @@ impl Quota {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "\"sends\";q={};w={}",
-            self.burst,
-            whole_seconds(self.window())
-        )
+        write!(f, "\"sends\";q={};w={}", self.burst, whole_seconds(self.window()))
     }
 }
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "\"sends\";r={};t={}",
-            self.remaining,
-            whole_seconds(self.full_in)
-        )
+        write!(f, "\"sends\";r={};t={}", self.remaining, whole_seconds(self.full_in))
     }
 }
 

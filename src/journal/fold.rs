@@ -153,44 +153,20 @@ mod tests {
             node: NodeId::derive([1; 16]),
             events: vec![event],
         };
-        Arc::new(Folded {
-            position,
-            bytes: 10,
-            record,
-        })
+        Arc::new(Folded { position, bytes: 10, record })
     }
 
     #[test]
     fn positions_are_folded_once_and_in_order() {
-        let keys = Memory {
-            window: Duration::from_secs(1),
-            keys_max: 10,
-        };
-        let bounds = Bounds {
-            keys,
-            heads_max: 10,
-            ring_bytes_max: 100,
-        };
-        let start = Start {
-            position: 4,
-            since: Timestamp::default(),
-            heads: Heads::starting_after(4),
-        };
+        let keys = Memory { window: Duration::from_secs(1), keys_max: 10 };
+        let bounds = Bounds { keys, heads_max: 10, ring_bytes_max: 100 };
+        let start =
+            Start { position: 4, since: Timestamp::default(), heads: Heads::starting_after(4) };
         let mut fold = Fold::new(start, bounds);
         let now = Timestamp::default();
         let fits = [4, 6, 5, 5, 6].map(|position| fold.apply(&folded(position), now));
-        assert_eq!(
-            fits,
-            [Fit::Known, Fit::Ahead, Fit::Folded, Fit::Known, Fit::Folded]
-        );
-        assert_eq!(
-            (fold.skip(8), fold.skip(7), fold.position()),
-            (Fit::Ahead, Fit::Folded, 7)
-        );
-        assert_eq!(
-            fold.head(ConversationId::derive([1; 16]))
-                .map(|head| head.seq),
-            Some(6)
-        );
+        assert_eq!(fits, [Fit::Known, Fit::Ahead, Fit::Folded, Fit::Known, Fit::Folded]);
+        assert_eq!((fold.skip(8), fold.skip(7), fold.position()), (Fit::Ahead, Fit::Folded, 7));
+        assert_eq!(fold.head(ConversationId::derive([1; 16])).map(|head| head.seq), Some(6));
     }
 }

@@ -58,16 +58,10 @@ pub(super) fn arrival(
     bytes: &[u8],
 ) -> Result<Arrival, Error> {
     match Record::decode(bytes) {
-        Ok(record) => Ok(Arrival::Record(Arc::new(Folded {
-            position,
-            bytes: bytes.len(),
-            record,
-        }))),
-        Err(source @ CodecError::Version(_)) => Err(Error::Newer {
-            partition,
-            position,
-            source,
-        }),
+        Ok(record) => {
+            Ok(Arrival::Record(Arc::new(Folded { position, bytes: bytes.len(), record })))
+        }
+        Err(source @ CodecError::Version(_)) => Err(Error::Newer { partition, position, source }),
         Err(other) => {
             error!(
                 partition = partition.number(),

@@ -67,13 +67,7 @@ impl Head {
             (Body::Opened(_), _) => Some(event.at),
             (_, before) => before.and_then(|head| head.opened_at),
         };
-        Self {
-            tenant: event.tenant,
-            seq: event.seq,
-            status,
-            opened_at,
-            position,
-        }
+        Self { tenant: event.tenant, seq: event.seq, status, opened_at, position }
     }
 }
 
@@ -92,10 +86,7 @@ const SLACK_SHARE: usize = 8;
 impl Heads {
     /// Heads of a fold that begins after `floor`.
     pub fn starting_after(floor: u64) -> Self {
-        Self {
-            known: HashMap::new(),
-            floor,
-        }
+        Self { known: HashMap::new(), floor }
     }
 
     /// Heads that another fold knew, with its floor.
@@ -153,10 +144,7 @@ impl Heads {
 
     /// A copy of all of them, for a snapshot.
     pub fn copy(&self) -> Vec<(ConversationId, Head)> {
-        self.known
-            .iter()
-            .map(|(conversation, head)| (*conversation, *head))
-            .collect()
+        self.known.iter().map(|(conversation, head)| (*conversation, *head)).collect()
     }
 }
 

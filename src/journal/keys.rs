@@ -46,13 +46,7 @@ impl Keys {
     /// Keys of a fold that begins after `floor`, whose first record was stored at `since`.
     pub fn starting_after(floor: u64, since: Timestamp) -> Self {
         let (used, order, records) = (HashMap::new(), VecDeque::new(), VecDeque::new());
-        Self {
-            used,
-            order,
-            records,
-            floor,
-            since,
-        }
+        Self { used, order, records, floor, since }
     }
 
     /// What the first use was answered, if it is in memory.
@@ -84,11 +78,7 @@ impl Keys {
     pub fn apply(&mut self, events: &[Event], position: u64) {
         let mut count = 0_u32;
         for event in events.iter().filter(|event| event.client_id().is_some()) {
-            let used = Used {
-                seq: event.seq,
-                at: event.at,
-                fingerprint: event.fingerprint,
-            };
+            let used = Used { seq: event.seq, at: event.at, fingerprint: event.fingerprint };
             if let std::collections::hash_map::Entry::Vacant(place) = self.used.entry(event.id) {
                 place.insert(used);
                 self.order.push_back(event.id);
@@ -104,10 +94,7 @@ impl Keys {
     pub fn trim(&mut self, memory: Memory, now: Timestamp) {
         let horizon = now.minus(memory.window);
         while let Some((position, count)) = self.records.front().copied() {
-            let newest = self
-                .order
-                .get(count as usize - 1)
-                .and_then(|id| self.used.get(id));
+            let newest = self.order.get(count as usize - 1).and_then(|id| self.used.get(id));
             let newest_at = newest.map(|used| used.at).unwrap_or_default();
             if newest_at >= horizon && self.used.len() <= memory.keys_max {
                 break;
@@ -127,10 +114,7 @@ mod tests {
     use super::*;
     use crate::event::{Body, ClientId, ConversationId, Message, TenantId};
 
-    const MEMORY: Memory = Memory {
-        window: Duration::from_secs(10),
-        keys_max: 5,
-    };
+    const MEMORY: Memory = Memory { window: Duration::from_secs(10), keys_max: 5 };
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_micros(seconds * 1_000_000).unwrap()
@@ -146,10 +130,7 @@ mod tests {
             at: at(seconds),
             fingerprint: Fingerprint::default(),
             trace: None,
-            body: Body::Message(Box::new(Message {
-                client_id,
-                ..Message::default()
-            })),
+            body: Body::Message(Box::new(Message { client_id, ..Message::default() })),
         }
     }
 
@@ -169,10 +150,7 @@ mod tests {
             "its record's newest key is 10 s old"
         );
         keys.trim(MEMORY, at(112));
-        assert_eq!(
-            (seq(&keys, 1), seq(&keys, 2), seq(&keys, 3)),
-            (None, None, Some(3))
-        );
+        assert_eq!((seq(&keys, 1), seq(&keys, 2), seq(&keys, 3)), (None, None, Some(3)));
         assert_eq!((keys.floor(), keys.since().micros()), (7, 101_000_001));
     }
 
@@ -183,10 +161,7 @@ mod tests {
             keys.apply(&[keyed(n, 100)], u64::from(n));
         }
         keys.trim(MEMORY, at(100));
-        assert_eq!(
-            (keys.len(), seq(&keys, 2), seq(&keys, 3), keys.floor()),
-            (5, None, Some(3), 2)
-        );
+        assert_eq!((keys.len(), seq(&keys, 2), seq(&keys, 3), keys.floor()), (5, None, Some(3), 2));
     }
 
     #[test]

@@ -53,25 +53,15 @@ pub(super) async fn fold(
     let newest = u64::try_from(bounds.keys.keys_max).unwrap_or(u64::MAX);
     let keys_from = keys_from.max(extent.last.saturating_sub(newest));
     let position = heads_from.min(keys_from).max(before_first);
-    let since = if position < extent.last {
-        log.get(partition, position + 1).await?.time
-    } else {
-        now
-    };
+    let since =
+        if position < extent.last { log.get(partition, position + 1).await?.time } else { now };
     let heads = match recall.snapshot {
         Some(saved) if saved.position == heads_from => {
             Heads::from_snapshot(saved.heads, saved.floor)
         }
         Some(_) | None => Heads::starting_after(position),
     };
-    let mut fold = Fold::new(
-        Start {
-            position,
-            since,
-            heads,
-        },
-        bounds,
-    );
+    let mut fold = Fold::new(Start { position, since, heads }, bounds);
     fold.note_checkpoint(recall.checkpoint.unwrap_or(0));
     let mut follow = log.follow(partition, position);
     while fold.position() < extent.last {
@@ -81,11 +71,7 @@ pub(super) async fn fold(
             Arrival::Record(folded) => fold.apply(&folded, now),
             Arrival::Unreadable(position) => fold.skip(position),
         };
-        debug_assert_eq!(
-            fit,
-            Fit::Folded,
-            "a follower brings every position once and in order"
-        );
+        debug_assert_eq!(fit, Fit::Folded, "a follower brings every position once and in order");
     }
     Ok((fold, follow))
 }
@@ -94,11 +80,7 @@ pub(super) async fn fold(
 fn heads_from(recall: &Recall, before_first: u64, last: u64) -> u64 {
     let usable = |position: &u64| (before_first..=last).contains(position);
     let checkpoint = recall.checkpoint.filter(usable);
-    let saved = recall
-        .snapshot
-        .as_ref()
-        .map(|saved| saved.position)
-        .filter(usable);
+    let saved = recall.snapshot.as_ref().map(|saved| saved.position).filter(usable);
     match (saved, checkpoint) {
         (Some(saved), Some(checkpoint)) if saved + SNAPSHOT_LAG_MAX < checkpoint => checkpoint,
         (Some(saved), _) => saved,
@@ -131,35 +113,20 @@ async fn position_before(
 mod tests {
     use super::*;
 
-    fn saved(position: u64) -> Option<Saved> {
-        Some(Saved {
-            position,
-            floor: 0,
-            heads: HashMap::new(),
-        })
+    fn saved(position: u64) -> Saved {
+        Saved { position, floor: 0, heads: HashMap::new() }
     }
 
     #[test]
     fn a_fold_begins_where_it_need_not_ask_anybody() {
-        let from = |checkpoint, snapshot| {
-            heads_from(
-                &Recall {
-                    checkpoint,
-                    snapshot,
-                },
-                100,
-                50_000,
-            )
+        let from = |checkpoint, saved_at: Option<u64>| {
+            heads_from(&Recall { checkpoint, snapshot: saved_at.map(saved) }, 100, 50_000)
         };
         assert_eq!(from(None, None), 100);
         assert_eq!(from(Some(7_000), None), 7_000);
-        assert_eq!(from(Some(7_000), saved(5_000)), 5_000);
-        assert_eq!(from(None, saved(5_000)), 5_000);
-        assert_eq!(
-            from(Some(40_000), saved(5_000)),
-            40_000,
-            "the snapshot is too old to be worth it"
-        );
-        assert_eq!(from(Some(60_000), saved(99)), 100, "neither fits this log");
+        assert_eq!(from(Some(7_000), Some(5_000)), 5_000);
+        assert_eq!(from(None, Some(5_000)), 5_000);
+        assert_eq!(from(Some(40_000), Some(5_000)), 40_000, "the snapshot is too old");
+        assert_eq!(from(Some(60_000), Some(99)), 100, "neither fits this log");
     }
 }

@@ -75,14 +75,8 @@ impl Ring {
     /// Takes the next record in and lets the oldest go while there are too many bytes.
     pub fn push(&mut self, folded: &Arc<Folded>) {
         for (event, index) in folded.record.events.iter().zip(0_u32..) {
-            let entry = Entry {
-                folded: Arc::clone(folded),
-                index,
-            };
-            self.places
-                .entry(event.conversation)
-                .or_default()
-                .push_back(entry);
+            let entry = Entry { folded: Arc::clone(folded), index };
+            self.places.entry(event.conversation).or_default().push_back(entry);
         }
         self.bytes += folded.bytes;
         self.newest = folded.position;
@@ -132,9 +126,7 @@ impl Ring {
     pub fn seq_at(&self, conversation: ConversationId, position: u64) -> Option<u64> {
         let entries = self.places.get(&conversation)?;
         let end = entries.partition_point(|entry| entry.position() <= position);
-        entries
-            .get(end.checked_sub(1)?)
-            .map(|entry| entry.event().seq)
+        entries.get(end.checked_sub(1)?).map(|entry| entry.event().seq)
     }
 
     /// The records after a position, as many as begin within `events_max` events.
@@ -142,22 +134,14 @@ impl Ring {
         if position < self.forgotten {
             return Window::Forgotten;
         }
-        let begin = self
-            .records
-            .partition_point(|folded| folded.position <= position);
+        let begin = self.records.partition_point(|folded| folded.position <= position);
         let mut events = 0;
         let fits = |folded: &&Arc<Folded>| {
             let room = events < events_max;
             events += folded.record.events.len();
             room
         };
-        Window::Records(
-            self.records
-                .range(begin..)
-                .take_while(fits)
-                .cloned()
-                .collect(),
-        )
+        Window::Records(self.records.range(begin..).take_while(fits).cloned().collect())
     }
 
     /// Bytes of the encoded records that are held.
@@ -194,19 +178,12 @@ mod tests {
             node: NodeId::derive([1; 16]),
             events: events.iter().map(event).collect(),
         };
-        Arc::new(Folded {
-            position,
-            bytes: 100,
-            record,
-        })
+        Arc::new(Folded { position, bytes: 100, record })
     }
 
     fn seqs(ring: &Ring, conversation: u8, after: u64, limit: usize) -> (Option<u64>, Vec<u64>) {
         let (first, entries) = ring.span(ConversationId::derive([conversation; 16]), after, limit);
-        (
-            first,
-            entries.iter().map(|entry| entry.event().seq).collect(),
-        )
+        (first, entries.iter().map(|entry| entry.event().seq).collect())
     }
 
     #[test]
@@ -232,13 +209,8 @@ mod tests {
         assert_eq!(ring.bytes(), 200);
         assert_eq!(seqs(&ring, 1, 0, 10), (Some(7), vec![7, 8]));
         assert!(matches!(ring.after(5, 10), Window::Forgotten));
-        let Window::Records(records) = ring.after(6, 10) else {
-            panic!("it holds 7 and 8")
-        };
-        assert_eq!(
-            records.iter().map(|f| f.position).collect::<Vec<_>>(),
-            [7, 8]
-        );
+        let Window::Records(records) = ring.after(6, 10) else { panic!("it holds 7 and 8") };
+        assert_eq!(records.iter().map(|f| f.position).collect::<Vec<_>>(), [7, 8]);
     }
 
     #[test]
@@ -251,9 +223,6 @@ mod tests {
             Window::Records(records) => records.len(),
             Window::Forgotten => usize::MAX,
         };
-        assert_eq!(
-            (count(0, 1), count(0, 3), count(0, 99), count(3, 99)),
-            (1, 2, 3, 0)
-        );
+        assert_eq!((count(0, 1), count(0, 3), count(0, 99), count(3, 99)), (1, 2, 3, 0));
     }
 }

@@ -49,11 +49,7 @@ enum Slot {
     /// Nothing; it was decided when it was staged. Staged again, it is decided again.
     Done { verdict: Verdict, draft: Box<Draft> },
     /// The event at this place in the record.
-    Event {
-        index: usize,
-        intent: Intent,
-        key_time: Option<Timestamp>,
-    },
+    Event { index: usize, intent: Intent, key_time: Option<Timestamp> },
     /// The event at this place too: it repeats that event's key.
     Same { index: usize, draft: Box<Draft> },
 }
@@ -89,11 +85,7 @@ pub enum Next<T> {
 impl<T> Sequencer<T> {
     /// A sequencer with nothing to do.
     pub fn new(node: NodeId) -> Self {
-        Self {
-            node,
-            queue: VecDeque::new(),
-            flight: None,
-        }
+        Self { node, queue: VecDeque::new(), flight: None }
     }
 
     /// Queues a request. The bound of the queue is kept at the door, where places are given out.
@@ -125,20 +117,14 @@ impl<T> Sequencer<T> {
     pub fn stage(&mut self, fold: &Fold, id: RecordId, now: Instant) -> Stage<T> {
         let mut answers = Vec::new();
         if self.flight.is_some() {
-            return Stage {
-                answers,
-                outgoing: None,
-            };
+            return Stage { answers, outgoing: None };
         }
         let mut staging = Staging::new(fold);
         let mut staged = Vec::new();
         while let Some(request) = self.queue.pop_front() {
             if request.deadline <= now {
                 let verdicts = Err(Unanswered::Expired);
-                answers.push(Answer {
-                    ticket: request.ticket,
-                    verdicts,
-                });
+                answers.push(Answer { ticket: request.ticket, verdicts });
             } else if staging.has_room_for(&request.drafts) {
                 match stage_request(&mut staging, request) {
                     Ok(waiting) => staged.push(waiting),
@@ -163,26 +149,10 @@ impl<T> Sequencer<T> {
         if events.is_empty() {
             return None;
         }
-        let record = Record {
-            version: VERSION,
-            id,
-            node: self.node,
-            events,
-        };
-        let bytes = record
-            .encode()
-            .expect("staging keeps every bound that encoding checks");
-        let outgoing = Outgoing {
-            id,
-            expected,
-            bytes: bytes.into(),
-        };
-        self.flight = Some(Flight {
-            record,
-            outgoing: outgoing.clone(),
-            staged,
-            behind: None,
-        });
+        let record = Record { version: VERSION, id, node: self.node, events };
+        let bytes = record.encode().expect("staging keeps every bound that encoding checks");
+        let outgoing = Outgoing { id, expected, bytes: bytes.into() };
+        self.flight = Some(Flight { record, outgoing: outgoing.clone(), staged, behind: None });
         Some(outgoing)
     }
 
@@ -234,10 +204,7 @@ impl<T> Sequencer<T> {
         if fit != Fit::Folded {
             return (fit, Next::Settled(Vec::new()));
         }
-        let ours = self
-            .flight
-            .as_ref()
-            .is_some_and(|flight| flight.record.id == folded.record.id);
+        let ours = self.flight.as_ref().is_some_and(|flight| flight.record.id == folded.record.id);
         if ours {
             return (fit, Next::Settled(self.settle(fold)));
         }
@@ -255,15 +222,9 @@ impl<T> Sequencer<T> {
 
     /// Everybody who still waits, for a writer that gives up.
     pub fn abandon(&mut self) -> Vec<T> {
-        let flying = self
-            .flight
-            .take()
-            .into_iter()
-            .flat_map(|flight| flight.staged);
+        let flying = self.flight.take().into_iter().flat_map(|flight| flight.staged);
         let flying = flying.map(|staged| staged.ticket);
-        flying
-            .chain(self.queue.drain(..).map(|request| request.ticket))
-            .collect()
+        flying.chain(self.queue.drain(..).map(|request| request.ticket)).collect()
     }
 
     fn settle_own(&mut self, fold: &mut Fold, position: u64, now: Timestamp) -> Vec<Answer<T>> {
@@ -272,17 +233,8 @@ impl<T> Sequencer<T> {
         };
         let bytes = flight.outgoing.bytes.len();
         let events = std::mem::take(&mut flight.record.events);
-        let record = Record {
-            version: VERSION,
-            id: flight.record.id,
-            node: self.node,
-            events,
-        };
-        let folded = Arc::new(Folded {
-            position,
-            bytes,
-            record,
-        });
+        let record = Record { version: VERSION, id: flight.record.id, node: self.node, events };
+        let folded = Arc::new(Folded { position, bytes, record });
         let fit = fold.apply(&folded, now);
         debug_assert_eq!(
             fit,
@@ -297,12 +249,7 @@ impl<T> Sequencer<T> {
             return Vec::new();
         };
         let events = std::mem::take(&mut flight.record.events);
-        let record = Record {
-            version: VERSION,
-            id: flight.record.id,
-            node: self.node,
-            events,
-        };
+        let record = Record { version: VERSION, id: flight.record.id, node: self.node, events };
         self.settle_with(fold, &record)
     }
 
@@ -312,15 +259,8 @@ impl<T> Sequencer<T> {
         };
         let receipt = |index: usize| {
             let event = &record.events[index];
-            let watermark = fold
-                .head(event.conversation)
-                .map_or(event.seq, |head| head.seq);
-            Receipt {
-                id: event.id,
-                seq: event.seq,
-                at: event.at,
-                watermark,
-            }
+            let watermark = fold.head(event.conversation).map_or(event.seq, |head| head.seq);
+            Receipt { id: event.id, seq: event.seq, at: event.at, watermark }
         };
         let verdict = |slot: &Slot| match slot {
             Slot::Done { verdict, .. } => *verdict,
@@ -341,19 +281,9 @@ impl<T> Sequencer<T> {
     }
 
     fn refuse(&mut self, reason: &str) -> Vec<Answer<T>> {
-        let staged = self
-            .flight
-            .take()
-            .map(|flight| flight.staged)
-            .unwrap_or_default();
+        let staged = self.flight.take().map(|flight| flight.staged).unwrap_or_default();
         let refused = || Err(Unanswered::Refused(reason.to_owned()));
-        staged
-            .into_iter()
-            .map(|s| Answer {
-                ticket: s.ticket,
-                verdicts: refused(),
-            })
-            .collect()
+        staged.into_iter().map(|s| Answer { ticket: s.ticket, verdicts: refused() }).collect()
     }
 
     /// Puts the drafts of the record on its way back to the front of the queue, in their order.
@@ -365,27 +295,13 @@ impl<T> Sequencer<T> {
         for staged in flight.staged.into_iter().rev() {
             let drafts = staged.slots.into_iter().filter_map(|slot| match slot {
                 Slot::Done { draft, .. } | Slot::Same { draft, .. } => Some(*draft),
-                Slot::Event {
-                    index,
-                    intent,
-                    key_time,
-                } => events[index]
-                    .take()
-                    .map(|event| Draft::from_event(event, intent, key_time)),
+                Slot::Event { index, intent, key_time } => {
+                    events[index].take().map(|event| Draft::from_event(event, intent, key_time))
+                }
             });
             let drafts = drafts.collect();
-            let Staged {
-                ticket,
-                seed,
-                deadline,
-                ..
-            } = staged;
-            self.queue.push_front(Request {
-                ticket,
-                drafts,
-                seed,
-                deadline,
-            });
+            let Staged { ticket, seed, deadline, .. } = staged;
+            self.queue.push_front(Request { ticket, drafts, seed, deadline });
         }
         Next::Lost
     }
@@ -396,29 +312,16 @@ fn stage_request<T>(
     staging: &mut Staging<'_>,
     request: Request<T>,
 ) -> Result<Staged<T>, Answer<T>> {
-    let Request {
-        ticket,
-        drafts,
-        seed,
-        deadline,
-    } = request;
+    let Request { ticket, drafts, seed, deadline } = request;
     let mut slots = Vec::with_capacity(drafts.len());
     for draft in drafts {
         let (intent, key_time) = (draft.intent, draft.key_time);
         slots.push(match staging.decide(&draft, seed.as_ref()) {
-            Decision::Append { seq } => Slot::Event {
-                index: staging.append(draft, seq),
-                intent,
-                key_time,
-            },
-            Decision::Same { index } => Slot::Same {
-                index,
-                draft: Box::new(draft),
-            },
-            Decision::Done(verdict) => Slot::Done {
-                verdict,
-                draft: Box::new(draft),
-            },
+            Decision::Append { seq } => {
+                Slot::Event { index: staging.append(draft, seq), intent, key_time }
+            }
+            Decision::Same { index } => Slot::Same { index, draft: Box::new(draft) },
+            Decision::Done(verdict) => Slot::Done { verdict, draft: Box::new(draft) },
         });
     }
     let verdicts: Option<Vec<Verdict>> = slots
@@ -429,16 +332,8 @@ fn stage_request<T>(
         })
         .collect();
     match verdicts {
-        Some(verdicts) => Err(Answer {
-            ticket,
-            verdicts: Ok(verdicts),
-        }),
-        None => Ok(Staged {
-            ticket,
-            seed,
-            deadline,
-            slots,
-        }),
+        Some(verdicts) => Err(Answer { ticket, verdicts: Ok(verdicts) }),
+        None => Ok(Staged { ticket, seed, deadline, slots }),
     }
 }
 

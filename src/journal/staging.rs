@@ -41,13 +41,7 @@ enum Known {
 impl<'a> Staging<'a> {
     pub(super) fn new(fold: &'a Fold) -> Self {
         let (events, heads, keys) = (Vec::new(), HashMap::new(), HashMap::new());
-        Self {
-            fold,
-            events,
-            heads,
-            keys,
-            bytes: RECORD_OVERHEAD_BYTES,
-        }
+        Self { fold, events, heads, keys, bytes: RECORD_OVERHEAD_BYTES }
     }
 
     /// Whether all of these still fit. An empty record takes any request: the door keeps requests within a record.
@@ -109,12 +103,7 @@ impl<'a> Staging<'a> {
         // What came from a seed must be here when the event is appended on top of it.
         self.heads.entry(draft.conversation).or_insert(head);
         let append = Decision::Append { seq: head.seq + 1 };
-        let already = Receipt {
-            id: draft.id,
-            seq: head.seq,
-            at: draft.at,
-            watermark: head.seq,
-        };
+        let already = Receipt { id: draft.id, seq: head.seq, at: draft.at, watermark: head.seq };
         match (draft.intent, head.status) {
             (Intent::Send | Intent::Close, Status::Open) | (Intent::Reopen, Status::Closed) => {
                 append
@@ -154,17 +143,9 @@ impl<'a> Staging<'a> {
         if fingerprint != draft.fingerprint {
             return Some(Verdict::KeyConflict);
         }
-        let head = self
-            .fold
-            .head(draft.conversation)
-            .or_else(|| seed.and_then(|seed| seed.head));
+        let head = self.fold.head(draft.conversation).or_else(|| seed.and_then(|seed| seed.head));
         let watermark = head.map_or(seq, |head| head.seq.max(seq));
-        Some(Verdict::Duplicate(Receipt {
-            id: draft.id,
-            seq,
-            at,
-            watermark,
-        }))
+        Some(Verdict::Duplicate(Receipt { id: draft.id, seq, at, watermark }))
     }
 
     /// Whether the key says itself that it may have been used before memory begins, and nobody looked it up.

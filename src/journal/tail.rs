@@ -108,9 +108,7 @@ impl Tail {
             stopping: std::sync::atomic::AtomicBool::new(false),
             origin: now,
         };
-        Self {
-            shared: Arc::new(shared),
-        }
+        Self { shared: Arc::new(shared) }
     }
 
     /// Which partition this is.
@@ -156,12 +154,7 @@ impl Tail {
             Some(_) => fold.ring.seq_at(conversation, checkpoint),
             None => None,
         };
-        Span {
-            head,
-            first_seq,
-            entries,
-            projected_seq,
-        }
+        Span { head, first_seq, entries, projected_seq }
     }
 
     /// The records after a position, as many as begin within `events_max` events.
@@ -199,10 +192,7 @@ impl Tail {
     /// Requests and bytes that wait for the writer.
     pub fn queue(&self) -> (usize, usize) {
         let shared = &self.shared;
-        (
-            shared.requests.load(Ordering::Relaxed),
-            shared.bytes.load(Ordering::Relaxed),
-        )
+        (shared.requests.load(Ordering::Relaxed), shared.bytes.load(Ordering::Relaxed))
     }
 
     /// How long the writer has made no progress although something waits.
@@ -230,10 +220,7 @@ impl Tail {
         }
         let requests = shared.requests.fetch_add(1, Ordering::Relaxed);
         let queued = shared.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let place = Place {
-            shared: Arc::clone(shared),
-            bytes,
-        };
+        let place = Place { shared: Arc::clone(shared), bytes };
         // A request that is alone may be of any size that the door lets through.
         let fits =
             requests < QUEUE_REQUESTS_MAX && (queued + bytes <= QUEUE_BYTES_MAX || requests == 0);
@@ -249,9 +236,7 @@ impl Tail {
     pub(super) fn note_progress(&self, is_waiting: bool, now: Instant) {
         let since = now.saturating_duration_since(self.shared.origin).as_nanos();
         let since = u64::try_from(since).unwrap_or(u64::MAX - 1) + 1;
-        self.shared
-            .waiting_since
-            .store(if is_waiting { since } else { 0 }, Ordering::Relaxed);
+        self.shared.waiting_since.store(if is_waiting { since } else { 0 }, Ordering::Relaxed);
     }
 
     /// Something begins to wait; an earlier beginning stays.
@@ -263,10 +248,7 @@ impl Tail {
 
     /// The fold, for the writer. The guard must be gone before the next await.
     pub(super) fn lock(&self) -> MutexGuard<'_, Fold> {
-        self.shared
-            .fold
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.fold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells everybody who waits that the fold has moved.
@@ -286,20 +268,10 @@ mod tests {
     use crate::journal::keys::Memory;
 
     fn tail(now: Instant) -> Tail {
-        let keys = Memory {
-            window: Duration::from_secs(1),
-            keys_max: 1,
-        };
-        let start = Start {
-            position: 0,
-            since: Timestamp::default(),
-            heads: Heads::starting_after(0),
-        };
-        let bounds = Bounds {
-            keys,
-            heads_max: 1,
-            ring_bytes_max: 1,
-        };
+        let keys = Memory { window: Duration::from_secs(1), keys_max: 1 };
+        let start =
+            Start { position: 0, since: Timestamp::default(), heads: Heads::starting_after(0) };
+        let bounds = Bounds { keys, heads_max: 1, ring_bytes_max: 1 };
         let partition = Partitions::new(1).and_then(|one| one.get(0)).unwrap();
         Tail::new(partition, Fold::new(start, bounds), now)
     }
@@ -308,9 +280,7 @@ mod tests {
     fn every_bound_is_named_and_says_what_happens_at_it() {
         let now = test_start();
         let tail = tail(now);
-        let places: Vec<_> = (0..QUEUE_REQUESTS_MAX)
-            .map(|_| tail.admit(1, now).unwrap())
-            .collect();
+        let places: Vec<_> = (0..QUEUE_REQUESTS_MAX).map(|_| tail.admit(1, now).unwrap()).collect();
         assert_eq!(tail.admit(1, now).unwrap_err(), Busy::Full);
         assert_eq!(tail.queue(), (QUEUE_REQUESTS_MAX, QUEUE_REQUESTS_MAX));
         drop(places);

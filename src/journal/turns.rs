@@ -49,14 +49,7 @@ pub enum Loss {
 impl Turns {
     /// Turns of a node that has seen nobody.
     pub fn new(me: NodeId, now: Instant) -> Self {
-        Self {
-            me,
-            seen: BTreeMap::new(),
-            ack: ACK_GUESS,
-            owed: 0,
-            patience_ends: now,
-            losses: 0,
-        }
+        Self { me, seen: BTreeMap::new(), ack: ACK_GUESS, owed: 0, patience_ends: now, losses: 0 }
     }
 
     /// When this node may publish: now, or at the returned time unless a foreign record comes first.
@@ -76,11 +69,7 @@ impl Turns {
         self.losses += 1;
         // Whoever lost is next: its own wait is over.
         self.owed = 0;
-        if self.losses >= LOSSES_ANNOUNCED {
-            Loss::Announce
-        } else {
-            Loss::Bear
-        }
+        if self.losses >= LOSSES_ANNOUNCED { Loss::Announce } else { Loss::Bear }
     }
 
     /// A record of this node or another one was folded.
@@ -104,10 +93,7 @@ impl Turns {
     /// How many other nodes write to this partition at present.
     pub fn active(&self, now: Instant) -> usize {
         let within = (self.ack * ACTIVE_ACKS).max(ACTIVE_MIN);
-        self.seen
-            .values()
-            .filter(|seen| now.saturating_duration_since(**seen) < within)
-            .count()
+        self.seen.values().filter(|seen| now.saturating_duration_since(**seen) < within).count()
     }
 
     fn leave_turns(&mut self, turns: usize, now: Instant) {
@@ -116,8 +102,7 @@ impl Turns {
         let each = self.ack * 3 / 2;
         self.patience_ends = now + each * u32::try_from(turns).unwrap_or(u32::MAX);
         let within = (self.ack * ACTIVE_ACKS).max(ACTIVE_MIN);
-        self.seen
-            .retain(|_, seen| now.saturating_duration_since(*seen) < within);
+        self.seen.retain(|_, seen| now.saturating_duration_since(*seen) < within);
     }
 }
 

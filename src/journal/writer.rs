@@ -46,11 +46,7 @@ pub(super) struct Ticket {
 
 /// What the writer has under way outside of this process.
 enum Done {
-    Published {
-        id: RecordId,
-        outcome: Outcome,
-        took: Duration,
-    },
+    Published { id: RecordId, outcome: Outcome, took: Duration },
     Fetched(Vec<(u64, Bytes)>),
 }
 
@@ -87,17 +83,7 @@ pub(super) struct Parts {
 
 impl Writer {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts {
-            log,
-            tail,
-            node,
-            inbox,
-            arrivals,
-            announcements,
-            clock,
-            rng,
-            metrics,
-        } = parts;
+        let Parts { log, tail, node, inbox, arrivals, announcements, clock, rng, metrics } = parts;
         let (sequencer, turns) = (Sequencer::new(node), Turns::new(node, clock.now()));
         let operation = None;
         Self {
@@ -121,11 +107,7 @@ impl Writer {
         let ended = self.work(&stop).await;
         self.tail.refuse_new();
         for ticket in self.sequencer.abandon() {
-            drop(
-                ticket
-                    .reply
-                    .send(Err(Unanswered::Refused("the server stops".to_owned()))),
-            );
+            drop(ticket.reply.send(Err(Unanswered::Refused("the server stops".to_owned()))));
         }
         ended
     }
@@ -211,11 +193,7 @@ impl Writer {
                     Outcome::Unknown { reason: "reconnected before the answer came".to_owned() }
                 }
             };
-            Done::Published {
-                id,
-                outcome,
-                took: clock.now().saturating_duration_since(started),
-            }
+            Done::Published { id, outcome, took: clock.now().saturating_duration_since(started) }
         })
     }
 
@@ -312,10 +290,7 @@ impl Writer {
             Arrival::Unreadable(position) => {
                 let mut fold = self.tail.lock();
                 let fit = fold.skip(position);
-                let next = self
-                    .sequencer
-                    .look(&fold)
-                    .unwrap_or(Next::Settled(Vec::new()));
+                let next = self.sequencer.look(&fold).unwrap_or(Next::Settled(Vec::new()));
                 (fit, next, position)
             }
         };
@@ -358,11 +333,7 @@ impl Writer {
                 }
             }
             Next::WentBack { last } => {
-                return Err(Error::WentBack {
-                    partition: self.tail.partition(),
-                    last,
-                    position,
-                });
+                return Err(Error::WentBack { partition: self.tail.partition(), last, position });
             }
         }
         self.tail.note_progress(!self.sequencer.is_idle(), now);
@@ -373,10 +344,7 @@ impl Writer {
         let mut stored = 0;
         for answer in answers {
             if let Ok(verdicts) = &answer.verdicts {
-                stored += verdicts
-                    .iter()
-                    .filter(|v| matches!(v, Verdict::Stored(_)))
-                    .count();
+                stored += verdicts.iter().filter(|v| matches!(v, Verdict::Stored(_))).count();
             }
             let Ticket { reply, place } = answer.ticket;
             drop(place);
@@ -385,10 +353,7 @@ impl Writer {
         }
         if stored > 0 {
             self.metrics.appended_events.increment(stored as u64);
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "a record has at most 1 000 events"
-            )]
+            #[expect(clippy::cast_precision_loss, reason = "a record has at most 1 000 events")]
             self.metrics.record_events.record(stored as f64);
         }
     }
@@ -396,8 +361,7 @@ impl Writer {
     fn on_announcement(&mut self, announced: Option<&[u8]>) {
         let node = announced.and_then(|bytes| uuid::Uuid::from_slice(bytes).ok());
         if let Some(node) = node {
-            self.turns
-                .on_announcement(NodeId::from_uuid(node), self.clock.now());
+            self.turns.on_announcement(NodeId::from_uuid(node), self.clock.now());
         }
     }
 }

@@ -63,10 +63,7 @@ impl Backoff {
 }
 
 /// Fast enough that a blink of the database or the log goes unnoticed, slow enough not to add to an outage.
-const PATIENT: Backoff = Backoff {
-    first: Duration::from_millis(100),
-    max: Duration::from_secs(5),
-};
+const PATIENT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
 
 impl Kind {
     /// All rows, in the order in which they start.
@@ -128,10 +125,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_their_bound() {
-        let backoff = Backoff {
-            first: Duration::from_millis(100),
-            max: Duration::from_secs(1),
-        };
+        let backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(1) };
         let pauses: Vec<_> = (1..=6).map(|n| backoff.pause(n).as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000]);
         assert_eq!(backoff.pause(u32::MAX), Duration::from_secs(1));

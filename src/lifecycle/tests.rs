@@ -19,9 +19,8 @@ async fn a_restartable_task_is_started_again_until_it_ends_well() {
 #[tokio::test(start_paused = true)]
 async fn a_fatal_failure_is_reported_by_name() {
     let supervisor = Supervisor::new();
-    supervisor.supervise(Kind::Writer, "writer 0", |_stop| async {
-        Err::<(), _>("the log went back")
-    });
+    supervisor
+        .supervise(Kind::Writer, "writer 0", |_stop| async { Err::<(), _>("the log went back") });
     assert_eq!(supervisor.failed().await, "writer 0: the log went back");
 }
 
@@ -42,10 +41,7 @@ async fn draining_stops_kinds_from_the_last_to_the_first() {
         });
     }
     assert!(supervisor.drain().await);
-    assert_eq!(
-        *order.lock().unwrap(),
-        [Kind::Door, Kind::Writer, Kind::Projection]
-    );
+    assert_eq!(*order.lock().unwrap(), [Kind::Door, Kind::Writer, Kind::Projection]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -91,30 +91,18 @@ impl Log {
     /// record is published again before anything else is staged.
     pub async fn append(&self, partition: Partition, record: Outgoing) -> Outcome {
         let mut headers = HeaderMap::new();
-        headers.insert(
-            "Nats-Expected-Last-Sequence",
-            HeaderValue::from(record.expected),
-        );
-        headers.insert(
-            "Nats-Msg-Id",
-            record.id.uuid().simple().to_string().as_str(),
-        );
+        headers.insert("Nats-Expected-Last-Sequence", HeaderValue::from(record.expected));
+        headers.insert("Nats-Msg-Id", record.id.uuid().simple().to_string().as_str());
         let request = async_nats::Request::new()
             .headers(headers)
             .payload(record.bytes)
             .timeout(Some(ACK_TIMEOUT));
-        match self
-            .writes
-            .send_request(self.subject(partition), request)
-            .await
-        {
-            Ok(message) if message.status.is_some() => Outcome::Unknown {
-                reason: format!("status {:?}", message.status),
-            },
+        match self.writes.send_request(self.subject(partition), request).await {
+            Ok(message) if message.status.is_some() => {
+                Outcome::Unknown { reason: format!("status {:?}", message.status) }
+            }
             Ok(message) => judge(&message.payload, &self.stream(partition), record.expected),
-            Err(error) => Outcome::Unknown {
-                reason: error.to_string(),
-            },
+            Err(error) => Outcome::Unknown { reason: error.to_string() },
         }
     }
 }
@@ -122,17 +110,13 @@ impl Log {
 /// What an answer says; anything that is not exactly understood is `Unknown`.
 fn judge(payload: &[u8], stream: &str, expected: u64) -> Outcome {
     let Ok(answer) = serde_json::from_slice::<Answer>(payload) else {
-        return Outcome::Unknown {
-            reason: "an answer that is not an acknowledgement".to_owned(),
-        };
+        return Outcome::Unknown { reason: "an answer that is not an acknowledgement".to_owned() };
     };
     if let Some(refusal) = answer.error {
         return judge_refusal(&refusal);
     }
     if answer.stream.as_deref() != Some(stream) {
-        return Outcome::Unknown {
-            reason: format!("acknowledged by {:?}", answer.stream),
-        };
+        return Outcome::Unknown { reason: format!("acknowledged by {:?}", answer.stream) };
     }
     match (answer.duplicate, answer.seq) {
         (true, position) => Outcome::Repeated { position },
@@ -161,10 +145,7 @@ fn judge_refusal(refusal: &Refusal) -> Outcome {
 
 /// The last number of a text: the phrase with the sequence may be repeated within it.
 fn last_number(text: &str) -> Option<u64> {
-    text.rsplit(|c: char| !c.is_ascii_digit())
-        .find(|run| !run.is_empty())?
-        .parse()
-        .ok()
+    text.rsplit(|c: char| !c.is_ascii_digit()).find(|run| !run.is_empty())?.parse().ok()
 }
 
 #[cfg(test)]
@@ -173,9 +154,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_believed_no_further_than_it_reaches() {
-        let unknown = |reason: &str| Outcome::Unknown {
-            reason: reason.to_owned(),
-        };
+        let unknown = |reason: &str| Outcome::Unknown { reason: reason.to_owned() };
         let error = |code: u32, err_code: u32, description: &str| {
             format!(
                 r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"{description}"}}}}"#
@@ -183,10 +162,7 @@ mod tests {
         };
         let wrong = "wrong last sequence: 41";
         let cases = [
-            (
-                r#"{"stream":"S","seq":8}"#.to_owned(),
-                Outcome::Stored { position: 8 },
-            ),
+            (r#"{"stream":"S","seq":8}"#.to_owned(), Outcome::Stored { position: 8 }),
             (
                 r#"{"stream":"S","seq":3,"duplicate":true}"#.to_owned(),
                 Outcome::Repeated { position: 3 },
@@ -195,32 +171,14 @@ mod tests {
                 r#"{"stream":"S","seq":9}"#.to_owned(),
                 unknown("acknowledged at 9 against a guard of 7"),
             ),
-            (
-                r#"{"stream":"T","seq":8}"#.to_owned(),
-                unknown("acknowledged by Some(\"T\")"),
-            ),
+            (r#"{"stream":"T","seq":8}"#.to_owned(), unknown("acknowledged by Some(\"T\")")),
             (r"{}".to_owned(), unknown("acknowledged by None")),
-            (
-                "+OK".to_owned(),
-                unknown("an answer that is not an acknowledgement"),
-            ),
+            ("+OK".to_owned(), unknown("an answer that is not an acknowledgement")),
             (error(400, 10071, wrong), Outcome::Conflict { last: 41 }),
-            (
-                error(400, 10071, &format!("{wrong}: {wrong}")),
-                Outcome::Conflict { last: 41 },
-            ),
-            (
-                error(400, 10164, "wrong last sequence"),
-                unknown("wrong last sequence (10164)"),
-            ),
-            (
-                error(409, 10158, "in process"),
-                unknown("in process (10158)"),
-            ),
-            (
-                error(429, 10167, "too many requests"),
-                unknown("too many requests (10167)"),
-            ),
+            (error(400, 10071, &format!("{wrong}: {wrong}")), Outcome::Conflict { last: 41 }),
+            (error(400, 10164, "wrong last sequence"), unknown("wrong last sequence (10164)")),
+            (error(409, 10158, "in process"), unknown("in process (10158)")),
+            (error(429, 10167, "too many requests"), unknown("too many requests (10167)")),
             (error(503, 10008, "no leader"), unknown("no leader (10008)")),
             (
                 error(503, 10077, "maximum bytes exceeded"),
@@ -228,9 +186,7 @@ mod tests {
             ),
             (
                 error(400, 10077, "maximum bytes exceeded"),
-                Outcome::Refused {
-                    reason: "maximum bytes exceeded (10077)".to_owned(),
-                },
+                Outcome::Refused { reason: "maximum bytes exceeded (10077)".to_owned() },
             ),
         ];
         for (payload, expected) in cases {

@@ -58,13 +58,7 @@ impl Follow {
         after: u64,
         connects: watch::Receiver<u64>,
     ) -> Self {
-        Self {
-            context,
-            stream,
-            after,
-            session: None,
-            connects,
-        }
+        Self { context, stream, after, session: None, connects }
     }
 
     /// The last position that was returned.
@@ -118,16 +112,11 @@ impl Follow {
     async fn open(&mut self) {
         self.connects.mark_unchanged();
         let config = pull::OrderedConfig {
-            deliver_policy: DeliverPolicy::ByStartSequence {
-                start_sequence: self.after + 1,
-            },
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.after + 1 },
             ..pull::OrderedConfig::default()
         };
         let opening = async {
-            let consumer = self
-                .context
-                .create_consumer_on_stream(config, &self.stream)
-                .await;
+            let consumer = self.context.create_consumer_on_stream(config, &self.stream).await;
             let consumer = consumer.map_err(|error| error.to_string())?;
             consumer.messages().await.map_err(|error| error.to_string())
         };
@@ -149,15 +138,9 @@ async fn check_gap(
     (after, seen): (u64, u64),
 ) -> Result<(), Error> {
     let info = super::streams::info(context, stream, "looking into a gap").await;
-    let first = info
-        .ok()
-        .and_then(|info| info["state"]["first_seq"].as_u64());
+    let first = info.ok().and_then(|info| info["state"]["first_seq"].as_u64());
     if let Some(first) = first.filter(|first| *first > after + 1) {
-        return Err(Error::Purged {
-            stream: stream.to_owned(),
-            position: after + 1,
-            first,
-        });
+        return Err(Error::Purged { stream: stream.to_owned(), position: after + 1, first });
     }
     debug!("{stream}: {seen} came after {after}, reading again");
     Ok(())
@@ -166,12 +149,7 @@ async fn check_gap(
 fn read(
     next: Option<Result<jetstream::Message, pull::OrderedError>>,
 ) -> Result<(u64, Bytes), String> {
-    let message = next
-        .ok_or_else(|| "its end".to_owned())?
-        .map_err(|error| error.to_string())?;
-    let position = message
-        .info()
-        .map_err(|error| error.to_string())?
-        .stream_sequence;
+    let message = next.ok_or_else(|| "its end".to_owned())?.map_err(|error| error.to_string())?;
+    let position = message.info().map_err(|error| error.to_string())?.stream_sequence;
     Ok((position, message.message.payload))
 }

@@ -13,10 +13,8 @@ use crate::event::Partitions;
 /// The definition of a partition's stream.
 const LOG: &str = include_str!("../../streams/log.json");
 /// The definitions of the key-value buckets' streams.
-const BUCKETS: [&str; 2] = [
-    include_str!("../../streams/directory.json"),
-    include_str!("../../streams/snapshots.json"),
-];
+const BUCKETS: [&str; 2] =
+    [include_str!("../../streams/directory.json"), include_str!("../../streams/snapshots.json")];
 
 /// Partitions of a new installation that names no number. Several, because a slow disk syncs one stream at a time.
 const PARTITIONS_DEFAULT: u16 = 4;
@@ -25,13 +23,7 @@ const KEY_PARTITIONS: &str = "forebay.partitions";
 const KEY_EPOCH: &str = "forebay.epoch";
 
 /// Keys that cannot be changed on a stream that holds records.
-const FIXED: [&str; 5] = [
-    "subjects",
-    "retention",
-    "storage",
-    "metadata",
-    "deny_delete",
-];
+const FIXED: [&str; 5] = ["subjects", "retention", "storage", "metadata", "deny_delete"];
 
 /// JetStream's code for a stream that does not exist.
 const STREAM_NOT_FOUND: u64 = 10059;
@@ -62,13 +54,7 @@ pub struct Drift {
 
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            stream,
-            key,
-            wanted,
-            found,
-            ..
-        } = self;
+        let Self { stream, key, wanted, found, .. } = self;
         write!(f, "{stream}: {key} is {found}, should be {wanted}")
     }
 }
@@ -112,11 +98,10 @@ pub async fn shape(log: &Log) -> Result<Shape, Error> {
     };
     let shape = shape_of(&found).ok_or(Mismatch::Metadata { stream: name })?;
     match log.settings().partitions {
-        Some(wanted) if wanted != shape.partitions => Err(Mismatch::Partitions {
-            found: shape.partitions.count(),
-            wanted: wanted.count(),
+        Some(wanted) if wanted != shape.partitions => {
+            Err(Mismatch::Partitions { found: shape.partitions.count(), wanted: wanted.count() }
+                .into())
         }
-        .into()),
         Some(_) | None => Ok(shape),
     }
 }
@@ -143,18 +128,9 @@ pub async fn apply(log: &Log, epoch: &str) -> Result<Shape, Error> {
         let Some(drift) = drifts.iter().find(of_this) else {
             continue;
         };
-        let verb = if drift.key == "stream" {
-            "CREATE"
-        } else {
-            "UPDATE"
-        };
-        request(
-            log.context(),
-            format!("STREAM.{verb}.{name}"),
-            definition,
-            "applying a stream",
-        )
-        .await?;
+        let verb = if drift.key == "stream" { "CREATE" } else { "UPDATE" };
+        request(log.context(), format!("STREAM.{verb}.{name}"), definition, "applying a stream")
+            .await?;
     }
     Ok(shape)
 }
@@ -172,15 +148,9 @@ pub async fn check(log: &Log) -> Result<Vec<Drift>, Error> {
 }
 
 fn new_shape(log: &Log, epoch: &str) -> Shape {
-    let partitions = log
-        .settings()
-        .partitions
-        .or_else(|| Partitions::new(PARTITIONS_DEFAULT));
+    let partitions = log.settings().partitions.or_else(|| Partitions::new(PARTITIONS_DEFAULT));
     let partitions = partitions.expect("the default count is within its bounds");
-    Shape {
-        partitions,
-        epoch: epoch.to_owned(),
-    }
+    Shape { partitions, epoch: epoch.to_owned() }
 }
 
 async fn drifts(log: &Log, wanted: &[Value]) -> Result<Vec<Drift>, Error> {
@@ -210,18 +180,13 @@ fn definitions(log: &Log, shape: &Shape) -> Vec<Value> {
             .replace("{namespace}", settings.namespace.as_str())
             .replace("{partition}", &partition.to_string())
             .replace("\"{replicas}\"", &settings.replicas.to_string())
-            .replace(
-                "\"{partition_bytes_max}\"",
-                &settings.partition_bytes_max.to_string(),
-            )
+            .replace("\"{partition_bytes_max}\"", &settings.partition_bytes_max.to_string())
             .replace("{partitions}", &shape.partitions.count().to_string())
             .replace("{epoch}", &shape.epoch);
         serde_json::from_str(&text).expect("the shipped definitions are JSON, as a test checks")
     };
     let buckets = BUCKETS.iter().map(|template| fill(template, 0));
-    let partitions = (0..shape.partitions.count())
-        .rev()
-        .map(|number| fill(LOG, number));
+    let partitions = (0..shape.partitions.count()).rev().map(|number| fill(LOG, number));
     buckets.chain(partitions).collect()
 }
 
@@ -232,9 +197,9 @@ fn compare(wanted: &Value, found: &Value) -> Vec<Drift> {
         return Vec::new();
     };
     let differs = |key: &str, value: &Value| match (key, value) {
-        ("metadata", Value::Object(entries)) => entries
-            .iter()
-            .any(|(name, entry)| found["metadata"][name] != *entry),
+        ("metadata", Value::Object(entries)) => {
+            entries.iter().any(|(name, entry)| found["metadata"][name] != *entry)
+        }
         // The server leaves out what is false, zero or empty.
         _ => match found.get(key) {
             Some(there) => there != value,
@@ -245,36 +210,22 @@ fn compare(wanted: &Value, found: &Value) -> Vec<Drift> {
         stream: stream.to_owned(),
         key: key.clone(),
         wanted: value.to_string(),
-        found: found
-            .get(key)
-            .map_or_else(|| "unset".to_owned(), Value::to_string),
+        found: found.get(key).map_or_else(|| "unset".to_owned(), Value::to_string),
         mendable: !FIXED.contains(&key.as_str()),
     };
-    keys.iter()
-        .filter(|(key, value)| differs(key, value))
-        .map(|(k, v)| drift(k, v))
-        .collect()
+    keys.iter().filter(|(key, value)| differs(key, value)).map(|(k, v)| drift(k, v)).collect()
 }
 
 fn shape_of(config: &Value) -> Option<Shape> {
     let entry = |key: &str| config["metadata"][key].as_str();
-    let partitions = entry(KEY_PARTITIONS)?
-        .parse()
-        .ok()
-        .and_then(Partitions::new)?;
-    Some(Shape {
-        partitions,
-        epoch: entry(KEY_EPOCH)?.to_owned(),
-    })
+    let partitions = entry(KEY_PARTITIONS)?.parse().ok().and_then(Partitions::new)?;
+    Some(Shape { partitions, epoch: entry(KEY_EPOCH)?.to_owned() })
 }
 
 async fn config(context: &jetstream::Context, stream: &str) -> Result<Option<Value>, Error> {
     match info(context, stream, "reading a stream's configuration").await {
         Ok(mut info) => Ok(Some(info["config"].take())),
-        Err(Error::Refused {
-            code: STREAM_NOT_FOUND,
-            ..
-        }) => Ok(None),
+        Err(Error::Refused { code: STREAM_NOT_FOUND, .. }) => Ok(None),
         Err(other) => Err(other),
     }
 }
@@ -284,13 +235,8 @@ pub(super) async fn info(
     stream: &str,
     doing: &'static str,
 ) -> Result<Value, Error> {
-    request(
-        context,
-        format!("STREAM.INFO.{stream}"),
-        &Value::Object(serde_json::Map::new()),
-        doing,
-    )
-    .await
+    request(context, format!("STREAM.INFO.{stream}"), &Value::Object(serde_json::Map::new()), doing)
+        .await
 }
 
 /// One request to the JetStream API, with its two kinds of failure told apart.
@@ -301,10 +247,7 @@ pub(super) async fn request(
     doing: &'static str,
 ) -> Result<Value, Error> {
     let answer: Result<Value, _> = context.request(subject, body).await;
-    let answer = answer.map_err(|source| Error::Unavailable {
-        doing,
-        source: source.into(),
-    })?;
+    let answer = answer.map_err(|source| Error::Unavailable { doing, source: source.into() })?;
     let Some(error) = answer.get("error") else {
         return Ok(answer);
     };
@@ -346,15 +289,9 @@ mod tests {
         let texts: Vec<_> = drifts.iter().map(Drift::to_string).collect();
         assert_eq!(
             texts,
-            [
-                "S: num_replicas is 1, should be 3",
-                "S: storage is \"memory\", should be \"file\""
-            ]
+            ["S: num_replicas is 1, should be 3", "S: storage is \"memory\", should be \"file\""]
         );
-        assert_eq!(
-            drifts.iter().map(|d| d.mendable).collect::<Vec<_>>(),
-            [true, false]
-        );
+        assert_eq!(drifts.iter().map(|d| d.mendable).collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]

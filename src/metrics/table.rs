@@ -31,27 +31,18 @@ pub struct Definition {
 }
 
 /// Seconds from half a millisecond to ten seconds: a local fsync lies at the lower end, a request deadline at the upper.
-const SECONDS: &[f64] = &[
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-];
+const SECONDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Counts of events up to the largest record and the largest batch of the projector.
-const EVENTS: &[f64] = &[
-    1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_000.0,
-];
+const EVENTS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_000.0];
 
 const fn counter(
     name: &'static str,
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Definition {
-    Definition {
-        name,
-        kind: Kind::Counter,
-        unit: Unit::Count,
-        help,
-        labels,
-    }
+    Definition { name, kind: Kind::Counter, unit: Unit::Count, help, labels }
 }
 
 const fn gauge(
@@ -60,13 +51,7 @@ const fn gauge(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Definition {
-    Definition {
-        name,
-        kind: Kind::Gauge,
-        unit,
-        help,
-        labels,
-    }
+    Definition { name, kind: Kind::Gauge, unit, help, labels }
 }
 
 const fn histogram(
@@ -75,18 +60,8 @@ const fn histogram(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Definition {
-    let unit = if bounds.len() == SECONDS.len() {
-        Unit::Seconds
-    } else {
-        Unit::Count
-    };
-    Definition {
-        name,
-        kind: Kind::Histogram(bounds),
-        unit,
-        help,
-        labels,
-    }
+    let unit = if bounds.len() == SECONDS.len() { Unit::Seconds } else { Unit::Count };
+    Definition { name, kind: Kind::Histogram(bounds), unit, help, labels }
 }
 
 const PARTITION: &[&str] = &["partition"];
@@ -170,11 +145,7 @@ pub const TABLE: &[Definition] = &[
         PARTITION,
         "Age of the oldest event that Postgres does not have yet.",
     ),
-    counter(
-        "forebay_projection_rows_total",
-        PARTITION,
-        "Events that were written to Postgres.",
-    ),
+    counter("forebay_projection_rows_total", PARTITION, "Events that were written to Postgres."),
     counter(
         "forebay_projection_tombstones_total",
         PARTITION,
@@ -198,12 +169,7 @@ pub const TABLE: &[Definition] = &[
         "Time that one transaction of the projector took.",
     ),
     // store
-    gauge(
-        "forebay_store_pool_connections",
-        Unit::Count,
-        POOL,
-        "Connections that the pool has.",
-    ),
+    gauge("forebay_store_pool_connections", Unit::Count, POOL, "Connections that the pool has."),
     gauge(
         "forebay_store_idle_connections",
         Unit::Count,
@@ -251,9 +217,5 @@ pub const TABLE: &[Definition] = &[
         &["route"],
         "Time from a request's head to its answer.",
     ),
-    counter(
-        "forebay_api_panics_total",
-        &[],
-        "Requests that ended in a panic, which is a bug.",
-    ),
+    counter("forebay_api_panics_total", &[], "Requests that ended in a panic, which is a bug."),
 ];

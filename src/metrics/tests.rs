@@ -72,11 +72,7 @@ fn names_say_their_kind_and_unit() {
 fn bounds_rise() {
     for row in TABLE {
         if let Kind::Histogram(bounds) = row.kind {
-            assert!(
-                bounds.windows(2).all(|pair| pair[0] < pair[1]),
-                "{}",
-                row.name
-            );
+            assert!(bounds.windows(2).all(|pair| pair[0] < pair[1]), "{}", row.name);
         }
     }
 }

@@ -27,13 +27,8 @@ pub enum Check {
 
 impl Check {
     /// All of them, each at the place of its own number.
-    pub const ALL: [Self; 5] = [
-        Self::Log,
-        Self::Database,
-        Self::Migrations,
-        Self::Started,
-        Self::Draining,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Log, Self::Database, Self::Migrations, Self::Started, Self::Draining];
 
     /// Its name in paths and in the verbose answer.
     pub const fn name(self) -> &'static str {
@@ -117,9 +112,8 @@ pub fn has_started(states: &[State; Check::ALL.len()]) -> bool {
 ///
 /// While the server starts, excluding what it waits for excludes the waiting too.
 pub fn judge(states: &[State; Check::ALL.len()], view: View, excluded: &[Check]) -> Report {
-    let waits_for_excluded = excluded
-        .iter()
-        .any(|check| matches!(check, Check::Database | Check::Migrations));
+    let waits_for_excluded =
+        excluded.iter().any(|check| matches!(check, Check::Database | Check::Migrations));
     let decides = |check: Check| {
         let waived = check == Check::Started && waits_for_excluded;
         view.needs(check) && !excluded.contains(&check) && !waived
@@ -128,18 +122,9 @@ pub fn judge(states: &[State; Check::ALL.len()], view: View, excluded: &[Check])
     let lines: Vec<Line> = Check::ALL
         .into_iter()
         .filter(shown)
-        .map(|check| Line {
-            check,
-            state: states[check as usize],
-            decides: decides(check),
-        })
+        .map(|check| Line { check, state: states[check as usize], decides: decides(check) })
         .collect();
-    Report {
-        ready: lines
-            .iter()
-            .all(|line| !line.decides || line.state.failure.is_none()),
-        lines,
-    }
+    Report { ready: lines.iter().all(|line| !line.decides || line.state.failure.is_none()), lines }
 }
 
 impl Report {
@@ -149,11 +134,7 @@ impl Report {
         for line in &self.lines {
             let name = line.check.name();
             let age = now.saturating_duration_since(line.state.since).as_secs();
-            let aside = if line.decides {
-                ""
-            } else {
-                " (does not decide)"
-            };
+            let aside = if line.decides { "" } else { " (does not decide)" };
             let written = match line.state.failure {
                 None => writeln!(text, "[+]{name} ok for {age} s{aside}"),
                 Some(why) => writeln!(text, "[-]{name} failed for {age} s: {why}{aside}"),
@@ -166,20 +147,13 @@ impl Report {
 
     /// The last line of the verbose answer.
     pub fn verdict_line(&self) -> &'static str {
-        if self.ready {
-            "readyz check passed\n"
-        } else {
-            "readyz check failed\n"
-        }
+        if self.ready { "readyz check passed\n" } else { "readyz check failed\n" }
     }
 }
 
 /// The line that tells how far Postgres is behind; it never decides.
 pub fn lag_line(events: u64, oldest: Duration) -> String {
-    format!(
-        "[i]projection lag {events} events, oldest {} ms\n",
-        oldest.as_millis()
-    )
+    format!("[i]projection lag {events} events, oldest {} ms\n", oldest.as_millis())
 }
 
 #[cfg(test)]
@@ -191,10 +165,8 @@ mod tests {
 
     fn states(good: &[Check]) -> [State; Check::ALL.len()] {
         let since = test_start();
-        Check::ALL.map(|check| State {
-            failure: (!good.contains(&check)).then_some("broken"),
-            since,
-        })
+        Check::ALL
+            .map(|check| State { failure: (!good.contains(&check)).then_some("broken"), since })
     }
 
     fn without(broken: Check) -> [State; Check::ALL.len()] {
@@ -235,10 +207,7 @@ mod tests {
         let report = judge(&without(Check::Database), View::All, &[]);
         let text = report.text(test_start());
         assert!(text.contains("[+]log ok"), "{text}");
-        assert!(
-            text.contains("[-]database failed for 0 s: broken (does not decide)"),
-            "{text}"
-        );
+        assert!(text.contains("[-]database failed for 0 s: broken (does not decide)"), "{text}");
         assert!(text.ends_with("readyz check passed\n"), "{text}");
         assert_eq!(text.lines().count(), Check::ALL.len() + 1);
     }

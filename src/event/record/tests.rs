@@ -118,37 +118,19 @@ fn unknown_fields_are_ignored() {
         e: Vec<Event>,
     }
     let record = record_of(vec![lone(Body::Reopened)]);
-    let later = Later {
-        v: 1,
-        r: record.id,
-        n: record.node,
-        z: "?",
-        e: record.events.clone(),
-    };
+    let later = Later { v: 1, r: record.id, n: record.node, z: "?", e: record.events.clone() };
     let bytes = rmp_serde::to_vec_named(&later).unwrap();
     assert_eq!(Record::decode(&bytes).unwrap(), record);
 }
 
 #[test]
 fn records_beyond_their_bounds_are_refused() {
-    assert!(matches!(
-        record_of(vec![]).encode(),
-        Err(CodecError::Bounds { events: 0, .. })
-    ));
+    assert!(matches!(record_of(vec![]).encode(), Err(CodecError::Bounds { events: 0, .. })));
     let many = vec![lone(Body::Closed); RECORD_EVENTS_MAX + 1];
-    assert!(matches!(
-        record_of(many).encode(),
-        Err(CodecError::Bounds { .. })
-    ));
+    assert!(matches!(record_of(many).encode(), Err(CodecError::Bounds { .. })));
     let text: Box<str> = "x".repeat(RECORD_BYTES_MAX).into();
-    let large = Body::Message(Box::new(Message {
-        text: Some(text),
-        ..Message::default()
-    }));
-    assert!(matches!(
-        record_of(vec![lone(large)]).encode(),
-        Err(CodecError::Bounds { .. })
-    ));
+    let large = Body::Message(Box::new(Message { text: Some(text), ..Message::default() }));
+    assert!(matches!(record_of(vec![lone(large)]).encode(), Err(CodecError::Bounds { .. })));
 }
 
 #[test]
@@ -164,11 +146,7 @@ fn sample() -> Body {
     Body::Message(Box::new(Message {
         kind: "message".into(),
         client_id: Some(ClientId::parse("k-1").unwrap()),
-        sender: Some(Sender {
-            id: "ann".into(),
-            role: Some("agent".into()),
-            name: None,
-        }),
+        sender: Some(Sender { id: "ann".into(), role: Some("agent".into()), name: None }),
         text: Some("grüß dich".into()),
         data: Some(Json::from_checked("{\"n\":1.50}")),
         metadata: None,

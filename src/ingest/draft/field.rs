@@ -25,10 +25,7 @@ pub(super) struct Limit {
 
 impl Limit {
     pub(super) fn exceeded(self) -> Code {
-        Code::TooLarge {
-            limit: self.name,
-            max: self.max,
-        }
+        Code::TooLarge { limit: self.name, max: self.max }
     }
 }
 
@@ -143,9 +140,7 @@ impl Reader<'_> {
     pub(super) fn text(&mut self, field: &str, raw: Raw<'_>, limit: Limit) -> Option<Box<str>> {
         let text = self.string(field, raw?)?;
         let checked = json::text(&text, limit.max);
-        checked
-            .map_err(|reason| self.refuse(field, reason, limit))
-            .ok()?;
+        checked.map_err(|reason| self.refuse(field, reason, limit)).ok()?;
         Some(text.into())
     }
 
@@ -158,18 +153,14 @@ impl Reader<'_> {
     /// The same for a text that stands in no JSON.
     pub(super) fn plain_name(&mut self, field: &str, text: &str) -> Option<Box<str>> {
         let checked = json::text(text, NAME_BYTES_MAX);
-        checked
-            .map_err(|reason| self.fault(Code::Invalid, field, reason))
-            .ok()?;
+        checked.map_err(|reason| self.fault(Code::Invalid, field, reason)).ok()?;
         Some(text.into())
     }
 
     /// Any JSON value that Postgres can store.
     pub(super) fn json(&mut self, field: &str, raw: Raw<'_>, limit: Limit) -> Option<Json> {
         let checked = json::check(raw?.get(), limit.max);
-        checked
-            .map_err(|reason| self.refuse(field, reason, limit))
-            .ok()
+        checked.map_err(|reason| self.refuse(field, reason, limit)).ok()
     }
 
     /// The same, when it must be an object.
@@ -217,10 +208,7 @@ impl<'de, const MAX: usize> Visitor<'de> for Entries<MAX> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut firsts = Firsts {
-            kept: Vec::new(),
-            more: 0,
-        };
+        let mut firsts = Firsts { kept: Vec::new(), more: 0 };
         while let Some(entry) = entries.next_element()? {
             if firsts.kept.len() < MAX {
                 firsts.kept.push(entry);

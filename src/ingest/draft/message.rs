@@ -19,14 +19,8 @@ const KIND_DEFAULT: &str = "message";
 /// Types that begin so are the server's own.
 const KIND_RESERVED: &str = "conversation.";
 
-const TEXT: Limit = Limit {
-    name: "textBytes",
-    max: TEXT_BYTES_MAX,
-};
-const DATA: Limit = Limit {
-    name: "dataBytes",
-    max: DATA_BYTES_MAX,
-};
+const TEXT: Limit = Limit { name: "textBytes", max: TEXT_BYTES_MAX };
+const DATA: Limit = Limit { name: "dataBytes", max: DATA_BYTES_MAX };
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -90,14 +84,7 @@ pub(super) fn message(
     let id = client_id
         .as_ref()
         .map(|key| message_id(request.tenant, request.conversation, sender_id, key));
-    let message = Message {
-        kind: kind?,
-        client_id,
-        sender,
-        text,
-        data,
-        metadata,
-    };
+    let message = Message { kind: kind?, client_id, sender, text, data, metadata };
     Some(Checked {
         id,
         fingerprint: fingerprint(&message),
@@ -172,17 +159,11 @@ fn named_sender(
 /// The idempotency key of the header: a structured-field string (RFC 9651) without its quotes, or a bare text.
 pub(super) fn header_key(reader: &mut Reader<'_>, header: Option<&[u8]>) -> Option<ClientId> {
     let header = header?;
-    let quoted = header
-        .strip_prefix(b"\"")
-        .and_then(|rest| rest.strip_suffix(b"\""));
+    let quoted = header.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     let text = std::str::from_utf8(quoted.unwrap_or(header)).unwrap_or("");
     let key = ClientId::parse(text);
     key.map_err(|error| {
-        reader.fault(
-            Code::Invalid,
-            "",
-            format!("the Idempotency-Key header {error}"),
-        );
+        reader.fault(Code::Invalid, "", format!("the Idempotency-Key header {error}"));
     })
     .ok()
 }
@@ -193,9 +174,7 @@ fn client_id(reader: &mut Reader<'_>, raw: Raw<'_>, header: Option<ClientId>) ->
     };
     let text = reader.string("clientId", raw)?;
     let parsed = ClientId::parse(&text);
-    let own = parsed
-        .map_err(|error| reader.fault(Code::Invalid, "clientId", error))
-        .ok()?;
+    let own = parsed.map_err(|error| reader.fault(Code::Invalid, "clientId", error)).ok()?;
     if header.is_some_and(|header| header != own) {
         let detail = "differs from the Idempotency-Key header";
         reader.fault(Code::Invalid, "clientId", detail);

@@ -60,10 +60,7 @@ pub(super) struct Faults {
 
 impl Faults {
     pub(super) fn add(&mut self, code: Code, pointer: String, detail: String) {
-        if self
-            .worst
-            .is_none_or(|worst| code.gravity() > worst.gravity())
-        {
+        if self.worst.is_none_or(|worst| code.gravity() > worst.gravity()) {
             self.worst = Some(code);
         }
         self.found += 1;
@@ -86,10 +83,9 @@ impl Faults {
     pub(super) fn verdict<T>(self, value: Option<T>) -> Result<T, Rejected> {
         match (value, self.worst) {
             (Some(value), None) => Ok(value),
-            (_, worst) => Err(Rejected {
-                code: worst.unwrap_or(Code::Invalid),
-                errors: self.errors,
-            }),
+            (_, worst) => {
+                Err(Rejected { code: worst.unwrap_or(Code::Invalid), errors: self.errors })
+            }
         }
     }
 }

@@ -96,11 +96,7 @@ fn bad_content_is_refused_at_its_place() {
         (json!({"data": {"a\0": 1}}), Invalid, "/data"),
         (json!({"data": deep}), Invalid, "/data"),
         (json!({"data": long(DATA_MAX - 2)}), data, "/data"),
-        (
-            noted(&json!({"a": long(METADATA_BYTES_MAX)})),
-            metadata,
-            "/metadata",
-        ),
+        (noted(&json!({"a": long(METADATA_BYTES_MAX)})), metadata, "/metadata"),
         (noted(&json!([1])), BadRequest, "/metadata"),
         (noted(&json!({"a": "\0"})), Invalid, "/metadata"),
     ]);
@@ -124,26 +120,14 @@ fn bad_names_and_keys_are_refused_at_their_place() {
         (kind(json!(long(256))), Invalid, "/type"),
         (kind(json!("conversation.closed")), Invalid, "/type"),
         (sender(json!("ann")), BadRequest, "/sender"),
-        (
-            sender(json!(["ann", "agent", "Ann"])),
-            BadRequest,
-            "/sender",
-        ),
+        (sender(json!(["ann", "agent", "Ann"])), BadRequest, "/sender"),
         (sender(json!({})), Invalid, "/sender/id"),
         (sender(json!({"id": ""})), Invalid, "/sender/id"),
         (sender(json!({"id": 7})), BadRequest, "/sender/id"),
         (sender(json!({"id": "a\0"})), Invalid, "/sender/id"),
         (sender(json!({"id": long(256)})), Invalid, "/sender/id"),
-        (
-            sender(json!({"id": "a", "role": long(256)})),
-            Invalid,
-            "/sender/role",
-        ),
-        (
-            sender(json!({"id": "a", "name": "\0"})),
-            Invalid,
-            "/sender/name",
-        ),
+        (sender(json!({"id": "a", "role": long(256)})), Invalid, "/sender/role"),
+        (sender(json!({"id": "a", "name": "\0"})), Invalid, "/sender/name"),
         (key(json!("")), Invalid, "/clientId"),
         (key(json!("a b")), Invalid, "/clientId"),
         (key(json!(long(128))), Invalid, "/clientId"),
@@ -186,15 +170,8 @@ fn every_part_of_the_payload_counts_in_its_fingerprint() {
         "type": "a", "text": "b", "data": "c", "metadata": {"d": 1}, "sender": {"id": "e", "role": "f", "name": "g"},
     });
     let print = |body: &Value| sent(body).unwrap().fingerprint;
-    let paths = [
-        "/type",
-        "/text",
-        "/data",
-        "/metadata/d",
-        "/sender/id",
-        "/sender/role",
-        "/sender/name",
-    ];
+    let paths =
+        ["/type", "/text", "/data", "/metadata/d", "/sender/id", "/sender/role", "/sender/name"];
     for path in paths {
         let mut other = payload.clone();
         *other.pointer_mut(path).unwrap() = json!("z");
@@ -240,11 +217,7 @@ fn half_of_a_surrogate_pair_is_refused_wherever_it_stands() {
         (r#"{"text": "", "sender": {"id": "\ud800"}}"#, "/sender/id"),
     ] {
         let expected = (Code::Invalid, vec![pointer.to_owned()]);
-        assert_eq!(
-            refusal(send(body.as_bytes(), &request())),
-            expected,
-            "{body}"
-        );
+        assert_eq!(refusal(send(body.as_bytes(), &request())), expected, "{body}");
     }
 }
 
@@ -253,24 +226,14 @@ fn all_failures_are_told_and_the_gravest_gives_the_code() {
     let body = json!({
         "type": "conversation.x", "data": "\0", "sender": {"role": 5, "name": "\0"}, "metadata": {"a": "\0"}, "clientId": "ä",
     });
-    let expected = [
-        "/type",
-        "/data",
-        "/sender/role",
-        "/sender/name",
-        "/sender/id",
-        "/metadata",
-        "/clientId",
-    ];
+    let expected =
+        ["/type", "/data", "/sender/role", "/sender/name", "/sender/id", "/metadata", "/clientId"];
     let (code, pointers) = refusal(sent(&body));
     assert_eq!(code, Code::BadRequest);
     assert_eq!(pointers, expected);
     let body = json!({"type": "ä", "text": "x".repeat(TEXT_MAX + 1)});
     let limit = "textBytes";
-    let code = Code::TooLarge {
-        limit,
-        max: TEXT_MAX,
-    };
+    let code = Code::TooLarge { limit, max: TEXT_MAX };
     assert_eq!(refusal(sent(&body)).0, code);
     let many = json!({"messages": vec![json!({"text": "", "type": "", "clientId": ""}); 15]});
     let rejected = batch(many.to_string().as_bytes(), &request()).unwrap_err();
@@ -280,10 +243,7 @@ fn all_failures_are_told_and_the_gravest_gives_the_code() {
 
 #[test]
 fn a_bound_user_is_the_sender_whatever_the_body_says() {
-    let bound = Request {
-        user: Some("ann"),
-        ..request()
-    };
+    let bound = Request { user: Some("ann"), ..request() };
     for sender in [json!(null), json!({"id": "bob", "role": "agent"}), json!(7)] {
         let body = json!({"text": "hi", "sender": sender, "clientId": "c"}).to_string();
         let checked = send(body.as_bytes(), &bound).unwrap();
@@ -297,20 +257,10 @@ fn a_bound_user_is_the_sender_whatever_the_body_says() {
 #[test]
 fn the_key_comes_from_the_header_or_the_body_but_is_one() {
     let key = |header: &[u8], body: &Value| {
-        let request = Request {
-            key: Some(header),
-            ..request()
-        };
+        let request = Request { key: Some(header), ..request() };
         let checked =
             send(body.to_string().as_bytes(), &request).map_err(|r| r.errors[0].pointer.clone())?;
-        Ok::<_, String>(
-            message_of(&checked)
-                .client_id
-                .as_ref()
-                .unwrap()
-                .as_str()
-                .to_owned(),
-        )
+        Ok::<_, String>(message_of(&checked).client_id.as_ref().unwrap().as_str().to_owned())
     };
     let plain = json!({"text": "a"});
     let named = json!({"text": "a", "clientId": "k-1"});
@@ -335,9 +285,7 @@ fn the_key_comes_from_the_header_or_the_body_but_is_one() {
 fn the_age_of_a_key_is_what_the_client_says_unless_that_lies_ahead() {
     let now = request().now;
     let uuid_at = |at: Timestamp| {
-        uuid::Builder::from_unix_timestamp_millis(at.millis(), &[7; 10])
-            .into_uuid()
-            .to_string()
+        uuid::Builder::from_unix_timestamp_millis(at.millis(), &[7; 10]).into_uuid().to_string()
     };
     let (old, older) = (at("2026-02-01T00:00:00Z"), at("2026-01-01T00:00:00Z"));
     let edge = now.plus(CLOCK_SKEW_MAX);
@@ -364,41 +312,22 @@ fn the_age_of_a_key_is_what_the_client_says_unless_that_lies_ahead() {
 fn a_batch_has_one_to_five_hundred_messages() {
     let run = |count: usize| {
         let messages: Vec<Value> = (0..count).map(|n| json!({"text": n.to_string()})).collect();
-        batch(
-            json!({"messages": messages}).to_string().as_bytes(),
-            &request(),
-        )
+        batch(json!({"messages": messages}).to_string().as_bytes(), &request())
     };
     let checked = run(500).unwrap();
-    let texts = checked
-        .iter()
-        .map(|c| message_of(c).text.clone().unwrap().to_string());
+    let texts = checked.iter().map(|c| message_of(c).text.clone().unwrap().to_string());
     assert!(texts.eq((0..500).map(|n: usize| n.to_string())));
     let (limit, max) = ("batchMessages", 500);
     let place = vec!["/messages".to_owned()];
-    assert_eq!(
-        refusal(run(501)),
-        (Code::TooLarge { limit, max }, place.clone())
-    );
+    assert_eq!(refusal(run(501)), (Code::TooLarge { limit, max }, place.clone()));
     assert_eq!(refusal(run(0)), (Code::Invalid, place.clone()));
     let other = |body: &str| refusal(batch(body.as_bytes(), &request()));
     assert_eq!(other("{}"), (Code::Invalid, place.clone()));
     assert_eq!(other("{\"messages\": {}}"), (Code::BadRequest, place));
     let body = r#"{"messages": [{"text": "a"}, null, ["message"], {"text": "a", "sender": {"id": 1}}, {}]}"#;
-    let places = [
-        "/messages/1",
-        "/messages/2",
-        "/messages/3/sender/id",
-        "/messages/4",
-    ];
-    assert_eq!(
-        other(body),
-        (Code::BadRequest, places.map(str::to_owned).to_vec())
-    );
-    let keyed = Request {
-        key: Some(b"k"),
-        ..request()
-    };
+    let places = ["/messages/1", "/messages/2", "/messages/3/sender/id", "/messages/4"];
+    assert_eq!(other(body), (Code::BadRequest, places.map(str::to_owned).to_vec()));
+    let keyed = Request { key: Some(b"k"), ..request() };
     let one = batch(b"{\"messages\": [{\"text\": \"a\"}]}", &keyed);
     assert_eq!(refusal(one), (Code::Invalid, vec![String::new()]));
 }
@@ -407,18 +336,12 @@ fn a_batch_has_one_to_five_hundred_messages() {
 fn a_batch_that_fits_no_record_is_refused() {
     let run = |bytes: usize| {
         let messages = vec![json!({"text": "x".repeat(bytes)}); 10];
-        batch(
-            json!({"messages": messages}).to_string().as_bytes(),
-            &request(),
-        )
+        batch(json!({"messages": messages}).to_string().as_bytes(), &request())
     };
     let one = run(0).unwrap()[0].body.size();
     let most = (RECORD_BYTES_MAX - RECORD_OVERHEAD_BYTES) / 10 - one;
     assert!(run(most).is_ok());
-    let code = Code::TooLarge {
-        limit: "recordBytes",
-        max: RECORD_BYTES_MAX,
-    };
+    let code = Code::TooLarge { limit: "recordBytes", max: RECORD_BYTES_MAX };
     assert_eq!(refusal(run(most + 1)), (code, vec!["/messages".to_owned()]));
 }
 
@@ -434,10 +357,7 @@ fn bodies_beyond_their_limit_are_not_read() {
     let verdict = batch(padded(max + 1).as_bytes(), &request());
     assert_eq!(refusal(verdict).0, Code::TooLarge { limit, max });
     let max = BODY_BYTES_MAX;
-    assert_eq!(
-        refusal(open(padded(max + 1).as_bytes())).0,
-        Code::TooLarge { limit, max }
-    );
+    assert_eq!(refusal(open(padded(max + 1).as_bytes())).0, Code::TooLarge { limit, max });
 }
 
 #[test]
@@ -464,25 +384,13 @@ fn a_bad_opening_is_refused_at_its_place() {
         (json!({"id": "cnv_1"}), Invalid, "/id"),
         (json!({"id": TenantId::derive([1; 16])}), Invalid, "/id"),
         (json!({"channelIds": "ch_1"}), BadRequest, "/channelIds"),
-        (
-            json!({"channelIds": [channels[0], "x"]}),
-            Invalid,
-            "/channelIds/1",
-        ),
+        (json!({"channelIds": [channels[0], "x"]}), Invalid, "/channelIds/1"),
         (json!({"channelIds": [null]}), BadRequest, "/channelIds/0"),
-        (
-            json!({"channelIds": channels}),
-            Code::TooLarge { limit, max },
-            "/channelIds",
-        ),
+        (json!({"channelIds": channels}), Code::TooLarge { limit, max }, "/channelIds"),
         (json!({"metadata": 1}), BadRequest, "/metadata"),
     ] {
         let expected = (code, vec![pointer.to_owned()]);
-        assert_eq!(
-            refusal(open(body.to_string().as_bytes())),
-            expected,
-            "{body}"
-        );
+        assert_eq!(refusal(open(body.to_string().as_bytes())), expected, "{body}");
     }
 }
 
@@ -492,24 +400,12 @@ fn a_draft_takes_the_derived_id_or_a_new_one() {
     let long = "0".repeat(TRACE_BYTES_MAX + 1);
     let keyed = sent(&json!({"text": "a", "clientId": "c"})).unwrap();
     let derived = keyed.id.unwrap();
-    let traced = Request {
-        trace: Some("00-a-b-01"),
-        ..request()
-    };
+    let traced = Request { trace: Some("00-a-b-01"), ..request() };
     let draft = keyed.into_draft(&traced, Intent::Send, || fresh);
-    assert_eq!(
-        (draft.id, draft.trace.as_deref()),
-        (derived, Some("00-a-b-01"))
-    );
-    let overlong = Request {
-        trace: Some(&long),
-        ..request()
-    };
+    assert_eq!((draft.id, draft.trace.as_deref()), (derived, Some("00-a-b-01")));
+    let overlong = Request { trace: Some(&long), ..request() };
     let draft = Checked::from(Body::Closed).into_draft(&overlong, Intent::Close, || fresh);
-    assert_eq!(
-        (draft.id, draft.trace, draft.at),
-        (fresh, None, request().now)
-    );
+    assert_eq!((draft.id, draft.trace, draft.at), (fresh, None, request().now));
 }
 
 fn text() -> impl Strategy<Value = String> {

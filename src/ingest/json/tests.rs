@@ -118,10 +118,7 @@ fn a_length_is_allowed_up_to_its_limit() {
 fn numbers_may_not_grow_beyond_the_limit_when_they_are_written_out() {
     let numbers = |count: usize| format!("[{}0]", "1e-400,".repeat(count));
     assert!(check(&numbers(40), 16_000).is_ok());
-    assert_eq!(
-        check(&numbers(41), 16_000),
-        Err(Reason::Expansion { max: 16_000 })
-    );
+    assert_eq!(check(&numbers(41), 16_000), Err(Reason::Expansion { max: 16_000 }));
 }
 
 #[test]
@@ -155,9 +152,9 @@ fn holds_null_character(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains('\0'),
         Value::Array(values) => values.iter().any(holds_null_character),
-        Value::Object(pairs) => pairs
-            .iter()
-            .any(|(key, value)| key.contains('\0') || holds_null_character(value)),
+        Value::Object(pairs) => {
+            pairs.iter().any(|(key, value)| key.contains('\0') || holds_null_character(value))
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }

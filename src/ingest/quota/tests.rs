@@ -45,10 +45,7 @@ fn a_batch_beyond_the_burst_is_refused_for_good() {
     let now = test_start();
     let verdict = quota.on_send(tenant(1), 6, now);
     assert_eq!(verdict, Decision::BeyondBurst { burst: 5 });
-    assert!(matches!(
-        quota.on_send(tenant(1), 5, now),
-        Decision::Allowed(_)
-    ));
+    assert!(matches!(quota.on_send(tenant(1), 5, now), Decision::Allowed(_)));
 }
 
 #[test]
@@ -76,42 +73,24 @@ fn the_headers_say_what_the_draft_of_the_http_group_asks_for() {
 fn tenants_do_not_share_a_quota() {
     let mut quota = Quota::new(Policy::new(1, 1));
     let now = test_start();
-    assert!(matches!(
-        quota.on_send(tenant(1), 1, now),
-        Decision::Allowed(_)
-    ));
-    assert!(matches!(
-        quota.on_send(tenant(1), 1, now),
-        Decision::Refused { .. }
-    ));
-    assert!(matches!(
-        quota.on_send(tenant(2), 1, now),
-        Decision::Allowed(_)
-    ));
+    assert!(matches!(quota.on_send(tenant(1), 1, now), Decision::Allowed(_)));
+    assert!(matches!(quota.on_send(tenant(1), 1, now), Decision::Refused { .. }));
+    assert!(matches!(quota.on_send(tenant(2), 1, now), Decision::Allowed(_)));
 }
 
 #[test]
 fn tenants_at_rest_are_forgotten_and_those_at_work_are_not() {
     let mut quota = Quota::new(Policy::new(1, 10));
     let start = test_start();
-    assert!(matches!(
-        quota.on_send(tenant(0), 10, start + millis(9_000)),
-        Decision::Allowed(_)
-    ));
+    assert!(matches!(quota.on_send(tenant(0), 10, start + millis(9_000)), Decision::Allowed(_)));
     for n in 1..=u16::MAX {
         let at = start + Duration::from_micros(u64::from(n) * 150);
-        assert!(matches!(
-            quota.on_send(tenant(n), 1, at),
-            Decision::Allowed(_)
-        ));
+        assert!(matches!(quota.on_send(tenant(n), 1, at), Decision::Allowed(_)));
         // 6 667 tenants send within the second that their message takes to come back.
         assert!(quota.tenants() <= 2 * 6_668, "{}", quota.tenants());
     }
     let late = start + millis(9_900);
-    assert!(matches!(
-        quota.on_send(tenant(0), 1, late),
-        Decision::Refused { .. }
-    ));
+    assert!(matches!(quota.on_send(tenant(0), 1, late), Decision::Refused { .. }));
 }
 
 #[test]
@@ -120,14 +99,8 @@ fn extreme_policies_do_not_overflow() {
     for (rate, burst) in [(u32::MAX, u32::MAX), (1, u32::MAX), (u32::MAX, 0), (1, 1)] {
         let mut quota = Quota::new(Policy::new(rate, burst));
         let policy = quota.policy().unwrap();
-        assert!(matches!(
-            quota.on_send(tenant(1), policy.burst, now),
-            Decision::Allowed(_)
-        ));
-        assert!(matches!(
-            quota.on_send(tenant(1), 1, now),
-            Decision::Refused { .. }
-        ));
+        assert!(matches!(quota.on_send(tenant(1), policy.burst, now), Decision::Allowed(_)));
+        assert!(matches!(quota.on_send(tenant(1), 1, now), Decision::Refused { .. }));
     }
 }
 

@@ -20,23 +20,12 @@ use crate::journal::keys::Memory;
 type Client = u32;
 
 fn bounds() -> Bounds {
-    let keys = Memory {
-        window: Duration::from_mins(15),
-        keys_max: 10_000,
-    };
-    Bounds {
-        keys,
-        heads_max: 1_000,
-        ring_bytes_max: 10_000,
-    }
+    let keys = Memory { window: Duration::from_mins(15), keys_max: 10_000 };
+    Bounds { keys, heads_max: 1_000, ring_bytes_max: 10_000 }
 }
 
 fn empty_fold() -> Fold {
-    let start = Start {
-        position: 0,
-        since: Timestamp::default(),
-        heads: Heads::starting_after(0),
-    };
+    let start = Start { position: 0, since: Timestamp::default(), heads: Heads::starting_after(0) };
     Fold::new(start, bounds())
 }
 
@@ -52,10 +41,7 @@ fn draft(place: u8, client: Client, intent: Intent) -> Draft {
     let client_id = ClientId::parse(&format!("c-{client}")).unwrap();
     let id = crate::event::key::message_id(tenant(), conversation(place), None, &client_id);
     let client_id = (!is_unkeyed(client)).then_some(client_id);
-    let message = Message {
-        client_id,
-        ..Message::default()
-    };
+    let message = Message { client_id, ..Message::default() };
     let body = match intent {
         Intent::Send => Body::Message(Box::new(message)),
         Intent::OpenNew | Intent::OpenNamed => Body::Opened(Box::default()),
@@ -90,15 +76,10 @@ struct ModelLog {
 
 impl ModelLog {
     fn publish(&mut self, outgoing: &Outgoing) -> Outcome {
-        let stored = self
-            .records
-            .iter()
-            .position(|record| record.id == outgoing.id);
+        let stored = self.records.iter().position(|record| record.id == outgoing.id);
         let last = self.records.len() as u64;
         if let (Some(index), true) = (stored, self.replicated) {
-            return Outcome::Repeated {
-                position: index as u64 + 1,
-            };
+            return Outcome::Repeated { position: index as u64 + 1 };
         }
         if outgoing.expected != last {
             return Outcome::Conflict { last };
@@ -120,12 +101,7 @@ struct Node {
 impl Node {
     fn new(n: u8) -> Self {
         let sequencer = Sequencer::new(NodeId::derive([n; 16]));
-        Self {
-            sequencer,
-            fold: empty_fold(),
-            waiting: None,
-            stray: Vec::new(),
-        }
+        Self { sequencer, fold: empty_fold(), waiting: None, stray: Vec::new() }
     }
 }
 
@@ -143,21 +119,10 @@ struct World {
 impl World {
     fn new(seed: u64, nodes: u8) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let log = ModelLog {
-            replicated: rng.random(),
-            ..ModelLog::default()
-        };
+        let log = ModelLog { replicated: rng.random(), ..ModelLog::default() };
         let nodes = (0..nodes).map(|n| Node::new(n + 1)).collect();
         let (open, acknowledged) = (BTreeMap::new(), BTreeMap::new());
-        let mut world = Self {
-            rng,
-            log,
-            nodes,
-            open,
-            acknowledged,
-            next_client: 0,
-            lost_races: 0,
-        };
+        let mut world = Self { rng, log, nodes, open, acknowledged, next_client: 0, lost_races: 0 };
         for place in 0..4 {
             let request = Request {
                 ticket: u32::MAX,
@@ -171,17 +136,9 @@ impl World {
     }
 
     fn send(&mut self, node: usize, ticket: Client, messages: Vec<(u8, Client)>) {
-        let drafts = messages
-            .iter()
-            .map(|(place, c)| draft(*place, *c, Intent::Send))
-            .collect();
+        let drafts = messages.iter().map(|(place, c)| draft(*place, *c, Intent::Send)).collect();
         let deadline = test_start() + Duration::from_hours(1);
-        self.nodes[node].sequencer.push(Request {
-            ticket,
-            drafts,
-            seed: None,
-            deadline,
-        });
+        self.nodes[node].sequencer.push(Request { ticket, drafts, seed: None, deadline });
         self.open.insert(ticket, (node, messages));
     }
 
@@ -229,9 +186,7 @@ impl World {
         let mut bytes = [0; 16];
         self.rng.fill_bytes(&mut bytes);
         let node = &mut self.nodes[n];
-        let stage = node
-            .sequencer
-            .stage(&node.fold, RecordId::derive(bytes), test_start());
+        let stage = node.sequencer.stage(&node.fold, RecordId::derive(bytes), test_start());
         if stage.outgoing.is_some() {
             node.waiting = stage.outgoing;
         }
@@ -246,23 +201,18 @@ impl World {
         let told = match self.rng.random_range(0..10) {
             0 => {
                 self.nodes[n].stray.push(outgoing.clone());
-                Outcome::Unknown {
-                    reason: "not arrived".to_owned(),
-                }
+                Outcome::Unknown { reason: "not arrived".to_owned() }
             }
             1 => {
                 drop(self.log.publish(&outgoing));
-                Outcome::Unknown {
-                    reason: "answer lost".to_owned(),
-                }
+                Outcome::Unknown { reason: "answer lost".to_owned() }
             }
             _ => self.log.publish(&outgoing),
         };
         let node = &mut self.nodes[n];
         node.waiting = None;
         let next =
-            node.sequencer
-                .on_outcome(&mut node.fold, (outgoing.id, told), Timestamp::default());
+            node.sequencer.on_outcome(&mut node.fold, (outgoing.id, told), Timestamp::default());
         self.go_on(n, next);
     }
 
@@ -282,17 +232,12 @@ impl World {
     fn follow(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         let position = node.fold.position() + 1;
-        let Some(record) = self.log.records.get(node.fold.position() as usize) else {
+        let Some(record) = self.log.records.get(usize::try_from(node.fold.position()).unwrap())
+        else {
             return;
         };
-        let folded = Arc::new(Folded {
-            position,
-            bytes: 10,
-            record: record.clone(),
-        });
-        let (fit, next) = node
-            .sequencer
-            .on_record(&mut node.fold, &folded, Timestamp::default());
+        let folded = Arc::new(Folded { position, bytes: 10, record: record.clone() });
+        let (fit, next) = node.sequencer.on_record(&mut node.fold, &folded, Timestamp::default());
         assert_eq!(fit, Fit::Folded);
         if !node.sequencer.is_flying() {
             node.waiting.take();
@@ -330,7 +275,7 @@ impl World {
                     }
                     // The opening may have been lost with a restart of the node that had it queued.
                     Verdict::NotFound => {}
-                    other => panic!("{other:?}"),
+                    Verdict::KeyConflict | Verdict::Closed | Verdict::Cold => panic!("{verdict:?}"),
                 }
             }
         }
@@ -348,17 +293,12 @@ impl World {
                     let node = &mut self.nodes[n];
                     let told = (outgoing.id, told);
                     let next =
-                        node.sequencer
-                            .on_outcome(&mut node.fold, told, Timestamp::default());
+                        node.sequencer.on_outcome(&mut node.fold, told, Timestamp::default());
                     self.go_on(n, next);
                 }
             }
             let level = |node: &Node| node.fold.position() == self.log.records.len() as u64;
-            if self
-                .nodes
-                .iter()
-                .all(|node| node.sequencer.is_idle() && level(node))
-            {
+            if self.nodes.iter().all(|node| node.sequencer.is_idle() && level(node)) {
                 return;
             }
         }
@@ -387,10 +327,7 @@ impl World {
         }
         for node in &self.nodes {
             for (conversation, seq) in &seqs {
-                assert_eq!(
-                    node.fold.head(*conversation).map(|head| head.seq),
-                    Some(*seq)
-                );
+                assert_eq!(node.fold.head(*conversation).map(|head| head.seq), Some(*seq));
             }
         }
     }
@@ -420,33 +357,20 @@ fn the_interleavings_do_contain_lost_races_and_acknowledgements() {
         races += world.lost_races;
         acknowledged += world.acknowledged.len();
     }
-    assert!(
-        races > 100 && acknowledged > 500,
-        "{races} lost races, {acknowledged} acknowledged"
-    );
+    assert!(races > 100 && acknowledged > 500, "{races} lost races, {acknowledged} acknowledged");
 }
 
 /// A sequencer on an empty log that has one conversation open.
 fn opened() -> (Sequencer<Client>, Fold) {
     let (mut sequencer, mut fold) = (Sequencer::new(NodeId::derive([1; 16])), empty_fold());
-    let answers = commit(
-        &mut sequencer,
-        &mut fold,
-        vec![draft(1, 0, Intent::OpenNew)],
-        None,
-    );
+    let answers = commit(&mut sequencer, &mut fold, vec![draft(1, 0, Intent::OpenNew)], None);
     assert!(matches!(answers[..], [Verdict::Stored(_)]));
     (sequencer, fold)
 }
 
 fn push(sequencer: &mut Sequencer<Client>, drafts: Vec<Draft>, seed: Option<Seed>) {
     let deadline = test_start() + Duration::from_secs(9);
-    sequencer.push(Request {
-        ticket: 0,
-        drafts,
-        seed,
-        deadline,
-    });
+    sequencer.push(Request { ticket: 0, drafts, seed, deadline });
 }
 
 /// Pushes, stages and, if something was staged, acknowledges; gives the verdicts.
@@ -461,13 +385,10 @@ fn commit(
     let stage = sequencer.stage(fold, id, test_start());
     let mut answers = stage.answers;
     if let Some(outgoing) = stage.outgoing {
-        let stored = Outcome::Stored {
-            position: outgoing.expected + 1,
-        };
-        match sequencer.on_outcome(fold, (id, stored), Timestamp::default()) {
-            Next::Settled(more) => answers.extend(more),
-            other => panic!("{other:?}"),
-        }
+        let stored = Outcome::Stored { position: outgoing.expected + 1 };
+        let next = sequencer.on_outcome(fold, (id, stored), Timestamp::default());
+        let Next::Settled(more) = next else { panic!("{next:?}") };
+        answers.extend(more);
     }
     answers.remove(0).verdicts.unwrap()
 }
@@ -475,42 +396,21 @@ fn commit(
 #[test]
 fn a_repeat_is_answered_with_the_first_receipt_and_another_payload_refused() {
     let (mut sequencer, mut fold) = opened();
-    let first = commit(
-        &mut sequencer,
-        &mut fold,
-        vec![draft(1, 7, Intent::Send)],
-        None,
-    );
-    let [Verdict::Stored(receipt)] = first[..] else {
-        panic!("{first:?}")
-    };
+    let first = commit(&mut sequencer, &mut fold, vec![draft(1, 7, Intent::Send)], None);
+    let [Verdict::Stored(receipt)] = first[..] else { panic!("{first:?}") };
     assert_eq!(receipt.seq, 2);
-    let again = commit(
-        &mut sequencer,
-        &mut fold,
-        vec![draft(1, 7, Intent::Send)],
-        None,
-    );
+    let again = commit(&mut sequencer, &mut fold, vec![draft(1, 7, Intent::Send)], None);
     assert_eq!(again, [Verdict::Duplicate(receipt)]);
     let mut other = draft(1, 7, Intent::Send);
     other.fingerprint = Fingerprint::default();
-    assert_eq!(
-        commit(&mut sequencer, &mut fold, vec![other], None),
-        [Verdict::KeyConflict]
-    );
+    assert_eq!(commit(&mut sequencer, &mut fold, vec![other], None), [Verdict::KeyConflict]);
 }
 
 #[test]
 fn a_closed_conversation_takes_nothing_but_repeats_until_it_is_reopened() {
     let (mut sequencer, mut fold) = opened();
     let mut verdict = |intent, client| {
-        commit(
-            &mut sequencer,
-            &mut fold,
-            vec![draft(1, client, intent)],
-            None,
-        )
-        .remove(0)
+        commit(&mut sequencer, &mut fold, vec![draft(1, client, intent)], None).remove(0)
     };
     assert!(matches!(verdict(Intent::Send, 1), Verdict::Stored(_)));
     assert!(matches!(verdict(Intent::Close, 2), Verdict::Stored(_)));
@@ -519,37 +419,23 @@ fn a_closed_conversation_takes_nothing_but_repeats_until_it_is_reopened() {
     assert!(matches!(verdict(Intent::Close, 4), Verdict::Duplicate(_)));
     assert!(matches!(verdict(Intent::Reopen, 5), Verdict::Stored(_)));
     assert!(matches!(verdict(Intent::Reopen, 6), Verdict::Duplicate(_)));
-    assert!(matches!(
-        verdict(Intent::Send, 3),
-        Verdict::Stored(Receipt { seq: 5, .. })
-    ));
+    assert!(matches!(verdict(Intent::Send, 3), Verdict::Stored(Receipt { seq: 5, .. })));
 }
 
 #[test]
 fn another_tenants_conversation_is_not_found() {
     let (mut sequencer, mut fold) = opened();
-    for intent in [
-        Intent::Send,
-        Intent::Close,
-        Intent::Reopen,
-        Intent::OpenNamed,
-    ] {
+    for intent in [Intent::Send, Intent::Close, Intent::Reopen, Intent::OpenNamed] {
         let mut foreign = draft(1, 1, intent);
         foreign.tenant = TenantId::derive([2; 16]);
-        assert_eq!(
-            commit(&mut sequencer, &mut fold, vec![foreign], None),
-            [Verdict::NotFound]
-        );
+        assert_eq!(commit(&mut sequencer, &mut fold, vec![foreign], None), [Verdict::NotFound]);
     }
 }
 
 #[test]
 fn what_memory_forgot_needs_a_seed_that_is_new_enough() {
-    let start = Start {
-        position: 50,
-        since: Timestamp::default(),
-        heads: Heads::starting_after(50),
-    };
+    let start =
+        Start { position: 50, since: Timestamp::default(), heads: Heads::starting_after(50) };
     let mut fold = Fold::new(start, bounds());
     let mut sequencer = Sequencer::new(NodeId::derive([1; 16]));
     let head = Head {
@@ -559,29 +445,13 @@ fn what_memory_forgot_needs_a_seed_that_is_new_enough() {
         opened_at: None,
         position: 40,
     };
-    let seed = |checkpoint, head| {
-        Some(Seed {
-            checkpoint,
-            head,
-            stored: Vec::new(),
-        })
-    };
-    let mut verdict = |seed| {
-        commit(
-            &mut sequencer,
-            &mut fold,
-            vec![draft(1, 1, Intent::Send)],
-            seed,
-        )
-        .remove(0)
-    };
+    let seed = |checkpoint, head| Some(Seed { checkpoint, head, stored: Vec::new() });
+    let mut verdict =
+        |seed| commit(&mut sequencer, &mut fold, vec![draft(1, 1, Intent::Send)], seed).remove(0);
     assert_eq!(verdict(None), Verdict::Cold);
     assert_eq!(verdict(seed(49, Some(head))), Verdict::Cold);
     assert_eq!(verdict(seed(50, None)), Verdict::NotFound);
-    assert!(matches!(
-        verdict(seed(50, Some(head))),
-        Verdict::Stored(Receipt { seq: 10, .. })
-    ));
+    assert!(matches!(verdict(seed(50, Some(head))), Verdict::Stored(Receipt { seq: 10, .. })));
 }
 
 use super::super::heads::Head;
@@ -589,48 +459,18 @@ use super::super::heads::Head;
 #[test]
 fn a_key_that_says_it_is_older_than_memory_needs_a_seed() {
     let since = Timestamp::from_micros(1_000).unwrap();
-    let start = Start {
-        position: 50,
-        since,
-        heads: Heads::starting_after(0),
-    };
+    let start = Start { position: 50, since, heads: Heads::starting_after(0) };
     let mut fold = Fold::new(start, bounds());
     let mut sequencer = Sequencer::new(NodeId::derive([1; 16]));
-    commit(
-        &mut sequencer,
-        &mut fold,
-        vec![draft(1, 0, Intent::OpenNew)],
-        None,
-    );
-    let old = || Draft {
-        key_time: Timestamp::from_micros(999),
-        ..draft(1, 1, Intent::Send)
-    };
-    assert_eq!(
-        commit(&mut sequencer, &mut fold, vec![old()], None),
-        [Verdict::Cold]
-    );
-    let stored = crate::journal::Stored {
-        id: old().id,
-        seq: 3,
-        at: since,
-        fingerprint: old().fingerprint,
-    };
-    let seed = Seed {
-        checkpoint: 50,
-        head: None,
-        stored: vec![stored],
-    };
+    commit(&mut sequencer, &mut fold, vec![draft(1, 0, Intent::OpenNew)], None);
+    let old = || Draft { key_time: Timestamp::from_micros(999), ..draft(1, 1, Intent::Send) };
+    assert_eq!(commit(&mut sequencer, &mut fold, vec![old()], None), [Verdict::Cold]);
+    let stored =
+        crate::journal::Stored { id: old().id, seq: 3, at: since, fingerprint: old().fingerprint };
+    let seed = Seed { checkpoint: 50, head: None, stored: vec![stored] };
     let verdicts = commit(&mut sequencer, &mut fold, vec![old()], Some(seed));
-    assert!(
-        matches!(verdicts[..], [Verdict::Duplicate(Receipt { seq: 3, .. })]),
-        "{verdicts:?}"
-    );
-    let seed = Seed {
-        checkpoint: 50,
-        head: None,
-        stored: Vec::new(),
-    };
+    assert!(matches!(verdicts[..], [Verdict::Duplicate(Receipt { seq: 3, .. })]), "{verdicts:?}");
+    let seed = Seed { checkpoint: 50, head: None, stored: Vec::new() };
     let verdicts = commit(&mut sequencer, &mut fold, vec![old()], Some(seed));
     assert!(matches!(verdicts[..], [Verdict::Stored(_)]), "{verdicts:?}");
 }
@@ -641,17 +481,10 @@ fn a_refused_record_and_an_expired_request_leave_nothing_behind() {
     push(&mut sequencer, vec![draft(1, 1, Intent::Send)], None);
     let id = RecordId::derive([9; 16]);
     drop(sequencer.stage(&fold, id, test_start()));
-    let refused = Outcome::Refused {
-        reason: "disk".to_owned(),
-    };
+    let refused = Outcome::Refused { reason: "disk".to_owned() };
     let next = sequencer.on_outcome(&mut fold, (id, refused), Timestamp::default());
-    let Next::Settled(answers) = next else {
-        panic!("{next:?}")
-    };
-    assert_eq!(
-        answers[0].verdicts,
-        Err(Unanswered::Refused("disk".to_owned()))
-    );
+    let Next::Settled(answers) = next else { panic!("{next:?}") };
+    assert_eq!(answers[0].verdicts, Err(Unanswered::Refused("disk".to_owned())));
     push(&mut sequencer, vec![draft(1, 1, Intent::Send)], None);
     let late = test_start() + Duration::from_secs(10);
     let stage = sequencer.stage(&fold, id, late);
@@ -665,11 +498,8 @@ fn a_log_that_ends_before_what_was_acknowledged_is_reported() {
     push(&mut sequencer, vec![draft(1, 1, Intent::Send)], None);
     let id = RecordId::derive([9; 16]);
     drop(sequencer.stage(&fold, id, test_start()));
-    let next = sequencer.on_outcome(
-        &mut fold,
-        (id, Outcome::Conflict { last: 0 }),
-        Timestamp::default(),
-    );
+    let next =
+        sequencer.on_outcome(&mut fold, (id, Outcome::Conflict { last: 0 }), Timestamp::default());
     assert!(matches!(next, Next::WentBack { last: 0 }));
 }
 
