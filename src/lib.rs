@@ -9,7 +9,11 @@ pub mod clock;
 pub mod event;
 
 // Floor 1: machinery.
+pub mod admission;
 pub mod lifecycle;
+
+// Floor 2: places.
+pub mod store;
 
 // Floor 3: knowledge.
 pub mod journal;
