@@ -18,6 +18,9 @@ pub mod readiness;
 pub mod log;
 pub mod store;
 
+// Floor 2: places.
+pub mod store;
+
 // Floor 3: knowledge.
 pub mod journal;
 

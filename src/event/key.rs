@@ -81,6 +81,16 @@ impl Fingerprint {
         bytes.copy_from_slice(&hash.finish().as_ref()[..8]);
         Self(u64::from_be_bytes(bytes))
     }
+
+    /// From the bits that Postgres gave back.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The bare value, for Postgres.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
 }
 
 fn update_part(hash: &mut Context, part: Option<&str>) {

@@ -1,0 +1,411 @@
+//! The two guarded pools: connections that can only be had with a permit.
+//! Promises a connection whose last operation was completed, and an answer, good or bad, before the deadline.
+//! Does not try anything again; a failure goes to the caller, and the connection it may have spoiled is closed.
+
+mod outage;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, PgConnection};
+use tokio::time::timeout_at;
+use tracing::{info, warn};
+
+use self::outage::{Decision, Outage, STALL};
+use super::{Error, Kind, Target, while_doing};
+use crate::admission::{self, Class, Gate, Permit, Priority};
+use crate::clock::Clock;
+
+/// How long a connection may be idle before it is asked whether it still lives. Firewalls and poolers drop idle
+/// sessions after minutes; `PgBouncer`'s own `server_check_delay` is the same 30 s.
+const IDLE_UNASKED_MAX: Duration = Duration::from_secs(30);
+
+/// How long that question may take: a round trip takes well under a millisecond, so this is a machine in trouble.
+const PING_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How long making a connection may take. A fork, TLS and a login take some 10 ms; ten times as many at once, 100 ms.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The bounds of one pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How many connections there are at most.
+    pub connections: usize,
+    /// How many may wait for one; whoever comes later is refused at once.
+    pub waiters: usize,
+    /// Longest statement, enforced by Postgres; deadlines of requests are shorter.
+    pub statement_timeout: Duration,
+}
+
+impl Limits {
+    /// Reads on behalf of somebody who waits. Ten connections keep two to four cores of a database busy; at 2 ms a
+    /// read, 640 waiters are 130 ms of work, less than anybody's deadline.
+    pub const INTERACTIVE: Self = Self {
+        connections: 10,
+        waiters: 640,
+        statement_timeout: Duration::from_secs(15),
+    };
+
+    /// Projection, rebuild, verification. A few loops that take turns; nobody waits in a long queue.
+    pub const BACKGROUND: Self = Self {
+        connections: 10,
+        waiters: 640,
+        statement_timeout: Duration::from_mins(1),
+    };
+}
+
+/// What the pools are made of.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The database.
+    pub target: Target,
+    /// The pool of reads that somebody waits for.
+    pub interactive: Limits,
+    /// The pool of everything else. With 0 connections it is the interactive pool.
+    pub background: Limits,
+}
+
+/// The pool of reads that somebody waits for. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Interactive(Arc<Pool>);
+
+/// The pool of projection and upkeep: its work cannot take a reader's connection. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Background(Arc<Pool>);
+
+/// What a pool shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Permits, given and waited for.
+    pub gate: admission::Status,
+    /// Connections that nobody uses.
+    pub idle: usize,
+    /// Whether acquirers are refused because Postgres does not answer.
+    pub away: bool,
+}
+
+/// Both pools. Nothing is connected yet: a server starts while Postgres is away.
+pub fn open(settings: &Settings, clock: &Clock) -> (Interactive, Background) {
+    let pool = |name, limits| Pool::new(name, limits, settings.target.clone(), clock.clone());
+    let interactive = pool("interactive", settings.interactive);
+    let background = if settings.background.connections == 0 {
+        Arc::clone(&interactive)
+    } else {
+        pool("background", settings.background)
+    };
+    (Interactive(interactive), Background(background))
+}
+
+impl Interactive {
+    /// A connection for a read that somebody waits for.
+    ///
+    /// Cancel safe: permit and connection are given back.
+    ///
+    /// # Errors
+    /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be expected.
+    pub async fn acquire(&self, deadline: Instant) -> Result<Lease, Error> {
+        Pool::acquire(&self.0, Priority::High, deadline).await
+    }
+
+    /// What is going on.
+    pub fn status(&self) -> Status {
+        self.0.status()
+    }
+
+    /// Refuses everybody from here on and closes idle connections; leases that are out stay valid.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl Background {
+    /// A connection for work that nobody waits for.
+    ///
+    /// Cancel safe: permit and connection are given back.
+    ///
+    /// # Errors
+    /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be expected.
+    pub async fn acquire(&self, deadline: Instant) -> Result<Lease, Error> {
+        Pool::acquire(&self.0, Priority::Low, deadline).await
+    }
+
+    /// What is going on.
+    pub fn status(&self) -> Status {
+        self.0.status()
+    }
+
+    /// Refuses everybody from here on and closes idle connections; leases that are out stay valid.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
+struct Pool {
+    name: &'static str,
+    gate: Gate,
+    target: Target,
+    statement_timeout: Duration,
+    clock: Clock,
+    /// The last one in is the first one out, so that what is not needed grows old and is seen to be so.
+    idle: Mutex<Vec<Idle>>,
+    health: Mutex<Health>,
+}
+
+struct Idle {
+    conn: PgConnection,
+    since: Instant,
+}
+
+#[derive(Default)]
+struct Health {
+    outage: Outage,
+    /// When a connection last broke. Those that were idle then are asked before they are used.
+    broke_at: Option<Instant>,
+}
+
+impl Pool {
+    fn new(name: &'static str, limits: Limits, target: Target, clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            gate: Gate::new(limits.connections, limits.waiters),
+            target,
+            statement_timeout: limits.statement_timeout,
+            clock,
+            idle: Mutex::new(Vec::with_capacity(limits.connections)),
+            health: Mutex::default(),
+        })
+    }
+
+    async fn acquire(
+        pool: &Arc<Self>,
+        priority: Priority,
+        deadline: Instant,
+    ) -> Result<Lease, Error> {
+        if pool.health().outage.refuses(pool.clock.now()) {
+            return Err(Error::Away { pool: pool.name });
+        }
+        let permit = pool
+            .gate
+            .acquire(Class { priority }, deadline)
+            .await
+            .map_err(|source| Error::Refused {
+                pool: pool.name,
+                source,
+            })?;
+        let decision = pool.health().outage.on_acquire(pool.clock.now());
+        let conn = match decision {
+            Decision::Refuse => return Err(Error::Away { pool: pool.name }),
+            Decision::Pass => pool.connection(deadline).await?,
+            Decision::Probe => {
+                let _probe = Probe(pool);
+                info!("the {} pool asks whether Postgres is back", pool.name);
+                pool.connection(deadline).await?
+            }
+        };
+        Ok(Lease {
+            pool: Arc::clone(pool),
+            conn: Some(conn),
+            _permit: permit,
+        })
+    }
+
+    /// An idle connection that can be trusted, or a new one.
+    async fn connection(&self, deadline: Instant) -> Result<PgConnection, Error> {
+        while let Some((mut conn, trusted)) = self.take_idle() {
+            if trusted {
+                return Ok(conn);
+            }
+            let started = self.clock.now();
+            let until = deadline.min(started + PING_TIMEOUT);
+            match timeout_at(until.into(), conn.ping()).await {
+                Ok(Ok(())) => {
+                    self.health().outage.on_answer();
+                    return Ok(conn);
+                }
+                Ok(Err(_gone)) => self.note_broken(),
+                Err(_elapsed) => {
+                    self.note_silence(started);
+                    if self.health().outage.refuses(self.clock.now()) {
+                        return Err(Error::Away { pool: self.name });
+                    }
+                }
+            }
+        }
+        self.connect(deadline).await
+    }
+
+    async fn connect(&self, deadline: Instant) -> Result<PgConnection, Error> {
+        let started = self.clock.now();
+        let until = deadline.min(started + CONNECT_TIMEOUT);
+        let connected = self
+            .target
+            .connect(self.name, self.statement_timeout, until)
+            .await;
+        match &connected {
+            Err(Error::Deadline { .. }) => self.note_silence(started),
+            Err(error) if error.kind() == Kind::Unavailable => {
+                let now = self.clock.now();
+                self.health().outage.on_silence(now);
+            }
+            // A refusal is an answer too: too many connections, a wrong password, an unknown database.
+            Ok(_) | Err(_) => self.health().outage.on_answer(),
+        }
+        connected
+    }
+
+    /// The connection that was used last, and whether it may be used unasked.
+    fn take_idle(&self) -> Option<(PgConnection, bool)> {
+        let Idle { conn, since } = self.idle().pop()?;
+        let now = self.clock.now();
+        let health = self.health();
+        let fresh = now.saturating_duration_since(since) <= IDLE_UNASKED_MAX;
+        let outlived = health.broke_at.is_none_or(|broke_at| since > broke_at);
+        Some((conn, fresh && outlived))
+    }
+
+    fn give_back(&self, conn: PgConnection) {
+        let since = self.clock.now();
+        if !self.gate.is_closed() {
+            self.idle().push(Idle { conn, since });
+        }
+    }
+
+    fn note_broken(&self) {
+        let now = self.clock.now();
+        self.health().broke_at = Some(now);
+    }
+
+    /// A wait that began then ended without an answer.
+    fn note_silence(&self, started: Instant) {
+        let now = self.clock.now();
+        let mut health = self.health();
+        health.broke_at = Some(now);
+        if now.saturating_duration_since(started) >= STALL {
+            health.outage.on_silence(now);
+            if health.outage.refuses(now) {
+                warn!("Postgres does not answer; the {} pool refuses", self.name);
+            }
+        }
+    }
+
+    fn status(&self) -> Status {
+        let away = self.health().outage.refuses(self.clock.now());
+        Status {
+            gate: self.gate.status(),
+            idle: self.idle().len(),
+            away,
+        }
+    }
+
+    fn close(&self) {
+        self.gate.close();
+        self.idle().clear();
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.name)
+            .field("target", &self.target)
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Ends a probe that was dropped before it had a result.
+struct Probe<'p>(&'p Pool);
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        self.0.health().outage.on_abandon();
+    }
+}
+
+/// A connection on loan, with the permit that it was had for. Dropping it gives both back.
+#[derive(Debug)]
+pub struct Lease {
+    pool: Arc<Pool>,
+    /// Invariant: the connection is here only while no operation is under way. An operation owns it, so that an
+    /// operation that is dropped or cut off closes it: what it had sent, and what would have been answered to it,
+    /// can then reach nobody.
+    conn: Option<PgConnection>,
+    _permit: Permit,
+}
+
+impl Lease {
+    /// Performs one operation, outside of a transaction or with nothing left of one.
+    ///
+    /// Cancel safe in that nothing spoiled is given back; whether the statement took effect is not known then.
+    ///
+    /// # Errors
+    /// What the operation failed with; [`Error::Deadline`] when it did not end in time, after which the lease is spent.
+    pub async fn run<T, F>(&mut self, deadline: Instant, operation: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<T, Error>,
+    {
+        let mut conn = self.conn.take().ok_or(Error::Lost)?;
+        let started = self.pool.clock.now();
+        let ended = timeout_at(deadline.into(), operation(&mut conn)).await;
+        let Ok(result) = ended else {
+            self.pool.note_silence(started);
+            return Err(Error::Deadline {
+                doing: "use Postgres",
+            });
+        };
+        let spared = match &result {
+            Ok(_) => true,
+            Err(error) => error.spares_connection(),
+        };
+        if spared {
+            self.pool.health().outage.on_answer();
+            // A transaction that was dropped open leaves a ROLLBACK unsent; such a connection still holds its locks.
+            if !conn.is_in_transaction() && !conn.should_flush() {
+                self.conn = Some(conn);
+            }
+        } else {
+            self.pool.note_broken();
+        }
+        result
+    }
+
+    /// Performs one operation in a transaction: committed when it succeeds, rolled back when it fails.
+    ///
+    /// # Errors
+    /// As [`Lease::run`]. After [`Error::Deadline`] it is not known whether the commit took effect.
+    pub async fn transaction<T, F>(&mut self, deadline: Instant, operation: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<T, Error>,
+    {
+        self.run(deadline, async |conn| {
+            let mut open = conn.begin().await.map_err(while_doing("begin"))?;
+            let result = operation(&mut open).await;
+            match &result {
+                Ok(_) => open.commit().await.map_err(while_doing("commit"))?,
+                Err(error) if error.spares_connection() => {
+                    open.rollback().await.map_err(while_doing("roll back"))?;
+                }
+                Err(_) => {}
+            }
+            result
+        })
+        .await
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            self.pool.give_back(conn);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Filling a second schema from the log and swapping it in.
