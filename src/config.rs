@@ -225,14 +225,12 @@ impl Reader<'_> {
             self.is_missing("DATABASE_URL");
             return None;
         };
-        // The driver would take any scheme for its own.
-        let is_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
-        let target = Target::parse(&url, schema?).ok().filter(|_| is_postgres);
-        if target.is_none() {
+        let target = Target::parse(&url, schema?);
+        if target.is_err() {
             // The text may hold a password, so it is not shown.
             self.add("DATABASE_URL", "is not a postgres:// address".to_owned());
         }
-        target
+        target.ok()
     }
 
     fn log(&mut self) -> Option<log::Settings> {

@@ -10,6 +10,7 @@ pub mod keys;
 mod opening;
 pub mod ring;
 pub mod sequencer;
+pub mod snapshot;
 mod staging;
 pub mod tail;
 pub mod turns;

@@ -18,15 +18,14 @@ pub mod readiness;
 pub mod log;
 pub mod store;
 
-// Floor 2: places.
-pub mod store;
-
 // Floor 3: knowledge.
+pub mod directory;
 pub mod journal;
 
 // Floor 4: flows.
 pub mod history;
 pub mod ingest;
+pub mod operate;
 pub mod projection;
 
 // Floor 6: wiring.

@@ -9,6 +9,7 @@ pub mod messages;
 pub mod pool;
 pub mod quarantine;
 pub mod rebuild;
+mod savepoint;
 pub mod schema;
 pub mod session;
 pub mod verify;
@@ -19,6 +20,7 @@ use crate::admission::Overload;
 
 pub use messages::{page, seeds};
 pub use pool::{Background, Interactive, Lease, Limits, Settings, open};
+pub use savepoint::savepoint;
 pub use session::{Schema, Target};
 pub use sqlx::PgConnection;
 
@@ -224,10 +226,7 @@ mod tests {
 
     #[test]
     fn what_passes_is_retryable_and_what_stays_is_not() {
-        let refused = Error::Refused {
-            pool: "interactive",
-            source: Overload::QueueFull,
-        };
+        let refused = Error::Refused { pool: "interactive", source: Overload::QueueFull };
         assert!(refused.is_retryable());
         let broken = Error::Statement {
             doing: "read",
@@ -235,10 +234,7 @@ mod tests {
         };
         assert_eq!(broken.kind(), Kind::Unavailable);
         assert!(!broken.spares_connection());
-        let odd = Error::Inconsistent {
-            table: "messages",
-            column: "kind",
-        };
+        let odd = Error::Inconsistent { table: "messages", column: "kind" };
         assert!(!odd.is_retryable() && odd.spares_connection());
     }
 }

@@ -27,11 +27,7 @@ impl ClientId {
     pub fn parse(text: &str) -> Result<Self, BadClientId> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:~-".contains(&b);
         let fits = (1..=CLIENT_ID_CHARS_MAX).contains(&text.len());
-        if fits && text.bytes().all(allowed) {
-            Ok(Self(text.into()))
-        } else {
-            Err(BadClientId)
-        }
+        if fits && text.bytes().all(allowed) { Ok(Self(text.into())) } else { Err(BadClientId) }
     }
 
     /// The text as it was sent.
@@ -116,12 +112,7 @@ mod tests {
 
     fn id(sender: Option<&str>, client_id: &str) -> MessageId {
         let conversation = ConversationId::derive([9; 16]);
-        message_id(
-            tenant(1),
-            conversation,
-            sender,
-            &ClientId::parse(client_id).unwrap(),
-        )
+        message_id(tenant(1), conversation, sender, &ClientId::parse(client_id).unwrap())
     }
 
     #[test]
@@ -133,10 +124,7 @@ mod tests {
         assert_ne!(id(None, "a-1"), id(Some(""), "a-1"));
         let client_id = ClientId::parse("a-1").unwrap();
         let conversation = ConversationId::derive([9; 16]);
-        assert_ne!(
-            base,
-            message_id(tenant(2), conversation, Some("ann"), &client_id)
-        );
+        assert_ne!(base, message_id(tenant(2), conversation, Some("ann"), &client_id));
         let other = ConversationId::derive([8; 16]);
         assert_ne!(base, message_id(tenant(1), other, Some("ann"), &client_id));
     }
@@ -153,20 +141,9 @@ mod tests {
 
     #[test]
     fn a_uuid_of_version_7_tells_when_it_was_made() {
-        let made = |text| {
-            ClientId::parse(text)
-                .unwrap()
-                .own_time()
-                .map(Timestamp::micros)
-        };
-        assert_eq!(
-            made("019abcde-f000-7000-8000-000000000000"),
-            Some(0x019a_bcde_f000 * 1_000)
-        );
-        assert_eq!(
-            made("019abcdef00070008000000000000000"),
-            Some(0x019a_bcde_f000 * 1_000)
-        );
+        let made = |text| ClientId::parse(text).unwrap().own_time().map(Timestamp::micros);
+        assert_eq!(made("019abcde-f000-7000-8000-000000000000"), Some(0x019a_bcde_f000 * 1_000));
+        assert_eq!(made("019abcdef00070008000000000000000"), Some(0x019a_bcde_f000 * 1_000));
         assert_eq!(made("9b2e4a7e-1111-4222-8333-444455556666"), None);
         assert_eq!(made("order-7"), None);
     }
