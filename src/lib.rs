@@ -29,5 +29,7 @@ pub mod operate;
 pub mod projection;
 
 // Floor 6: wiring.
+pub mod cli;
 pub mod config;
+pub mod sandbox;
 pub mod telemetry;

@@ -2,6 +2,7 @@
 //! Promises every position once and in order, from the one after the start; a gap is read again, a repeat is dropped.
 //! Does not decode records and keeps nothing; whoever follows says where to begin.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream;
@@ -31,7 +32,15 @@ pub struct Follow {
 }
 
 struct Session {
-    messages: pull::Ordered,
+    /// Never locked: whoever has the session has it alone. The wrapper only makes it shareable in the eyes of the
+    /// compiler, which the library's own type is not.
+    messages: Mutex<pull::Ordered>,
+}
+
+impl Session {
+    async fn next(&mut self) -> Option<Result<jetstream::Message, pull::OrderedError>> {
+        self.messages.get_mut().unwrap_or_else(PoisonError::into_inner).next().await
+    }
 }
 
 impl std::fmt::Debug for Session {
@@ -85,7 +94,7 @@ impl Follow {
                     Ok(()) => Ended::Reconnected,
                     Err(_closed) => Ended::Broken("the client was closed".to_owned()),
                 },
-                next = session.messages.next() => match read(next) {
+                next = session.next() => match read(next) {
                     Ok((position, _)) if position <= self.after => continue,
                     Ok((position, bytes)) if position == self.after + 1 => {
                         self.after = position;
@@ -121,7 +130,7 @@ impl Follow {
             consumer.messages().await.map_err(|error| error.to_string())
         };
         match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
-            Ok(Ok(messages)) => self.session = Some(Session { messages }),
+            Ok(Ok(messages)) => self.session = Some(Session { messages: Mutex::new(messages) }),
             Ok(Err(why)) => {
                 debug!("{}: no consumer yet: {why}", self.stream);
                 tokio::time::sleep(REOPEN_PAUSE).await;

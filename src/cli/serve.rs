@@ -1,0 +1,321 @@
+//! `forebay serve`: builds a server from its configuration, from the ground up, and stops it in reverse.
+//! Promises that two servers can run in one process: nothing here is global.
+//! Does not decide; it connects.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::directory::{self, Directory};
+use crate::event::{NodeId, Partitions};
+use crate::history::History;
+use crate::ingest::Ingest;
+use crate::journal::{self, Journal, Recall, snapshot};
+use crate::lifecycle::{Kind, Supervisor, chain};
+use crate::log::{self, Log, streams};
+use crate::metrics::Metrics;
+use crate::operate::janitor::Janitor;
+use crate::projection::{self, Projector};
+use crate::readiness::{Board, Check};
+use crate::store::{self, Background, Interactive, checkpoints, schema};
+use crate::telemetry::{self, Exporter};
+
+/// Longest wait for the directory to be read when the server starts.
+const DIRECTORY_MAX: Duration = Duration::from_secs(20);
+
+/// Longest wait for Postgres when the server starts; without it the log alone says where to begin.
+const DATABASE_MAX: Duration = Duration::from_secs(5);
+
+/// Why a server does not start or run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log cannot be used.
+    #[error("the log")]
+    Log(#[from] log::Error),
+    /// The journal cannot be opened.
+    #[error("the journal")]
+    Journal(#[from] journal::Error),
+    /// The directory cannot be read.
+    #[error("the directory was not read within {} s", DIRECTORY_MAX.as_secs())]
+    Directory,
+    /// The nodes cannot agree on the key of tokens.
+    #[error("the key of tokens")]
+    TokenSecret(#[source] directory::Error),
+    /// The recorder of metrics cannot be built.
+    #[error("the metrics")]
+    Telemetry(#[from] telemetry::Error),
+    /// The address cannot be bound.
+    #[error("listening on {address}")]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The signals cannot be heard.
+    #[error("listening for signals")]
+    Signals(#[source] std::io::Error),
+    /// A task failed that the server cannot do without.
+    #[error("{0}")]
+    Failed(String),
+    /// Draining took too long.
+    #[error("some tasks did not end in time and were dropped")]
+    Forced,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Server {
+    /// Where it takes requests.
+    pub address: SocketAddr,
+    /// Its tasks.
+    pub supervisor: Supervisor,
+    /// What the log is.
+    pub shape: streams::Shape,
+    /// What it knows of the log.
+    pub journal: Journal,
+    /// Whether it is ready.
+    pub board: Board,
+    /// The log, for those who start a server to look at it.
+    pub log: Log,
+    /// The pools, likewise.
+    pub pools: (Interactive, Background),
+    /// Its metrics.
+    pub exporter: Exporter,
+}
+
+impl Server {
+    /// Drains and says whether everything ended by itself.
+    pub async fn stop(self) -> bool {
+        let clean = self.supervisor.drain().await;
+        self.pools.0.close();
+        self.pools.1.close();
+        clean
+    }
+}
+
+/// Builds and starts a server. `seed` is its only source of randomness.
+///
+/// # Errors
+/// [`Error`], before it has taken any request.
+pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Error> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let supervisor = Supervisor::new();
+    let board = Board::new(clock.now());
+    let log = Log::connect(config.log.clone()).await?;
+    let epoch = format!("{:08x}", rand::RngExt::random::<u32>(&mut rng));
+    let shape = streams::apply(&log, &epoch).await?;
+    let (metrics, exporter) = telemetry::metrics(shape.partitions.count())?;
+    let settings = store::Settings {
+        target: config.database.clone(),
+        interactive: config.pools.0,
+        background: config.pools.1,
+    };
+    let (interactive, background) = store::open(&settings, &clock);
+    let directory = open_directory(&log, &supervisor, &config, (&clock, &mut rng)).await?;
+    let migrated = migrate(&config, &shape, &clock).await;
+    let recalls = recall(&log, shape.partitions, &background, &clock).await;
+    let node = NodeId::generate(clock.timestamp(), &mut rng);
+    let opening = journal::Opening {
+        log: log.clone(),
+        partitions: shape.partitions,
+        node,
+        settings: config.memory,
+        clock: clock.clone(),
+        rng: StdRng::from_rng(&mut rng),
+        metrics: metrics.clone(),
+    };
+    let journal = Journal::open(opening, recalls, &supervisor).await?;
+    info!(node.id = %node, "node {node} has folded {} partitions", shape.partitions.count());
+    let house = House {
+        config: &config,
+        clock: clock.clone(),
+        supervisor: &supervisor,
+        shape: &shape,
+        log: &log,
+        journal: &journal,
+        background: &background,
+        metrics: &metrics,
+        board: &board,
+    };
+    house.supervise_background(migrated);
+    house.supervise_watch((interactive.clone(), exporter.clone()));
+    let ingest = Ingest::new(
+        (journal.clone(), interactive.clone()),
+        config.quota,
+        clock.clone(),
+        StdRng::from_rng(&mut rng),
+        metrics.ingest.clone(),
+    );
+    let history = History::new(journal.clone(), interactive.clone(), clock.clone());
+    drop((ingest, history, directory));
+    let pools = (interactive, background);
+    let address = config.listen;
+    Ok(Server { address, supervisor, shape, journal, board, log, pools, exporter })
+}
+
+/// Starts a server and keeps it until a signal or a fatal failure; the second signal forces.
+///
+/// # Errors
+/// [`Error`] when it does not start, or does not end as it should.
+pub async fn run(config: Config, clock: Clock, seed: u64) -> Result<(), Error> {
+    let server = start(config, clock, seed).await?;
+    info!("listening on http://{}", server.address);
+    let failed = tokio::select! {
+        signal = crate::lifecycle::signal() => signal.map_err(Error::Signals).map(|()| None)?,
+        failure = server.supervisor.failed() => Some(failure),
+    };
+    let supervisor = server.supervisor.clone();
+    let clean = tokio::select! {
+        clean = server.stop() => clean,
+        _ = crate::lifecycle::signal() => {
+            supervisor.force().await;
+            false
+        }
+    };
+    match failed {
+        Some(failure) => Err(Error::Failed(failure)),
+        None if clean => Ok(()),
+        None => Err(Error::Forced),
+    }
+}
+
+/// The directory, once it is read; with the key of tokens.
+async fn open_directory(
+    log: &Log,
+    supervisor: &Supervisor,
+    config: &Config,
+    (clock, rng): (&Clock, &mut StdRng),
+) -> Result<Directory, Error> {
+    let (directory, follower) = Directory::open(log.directory());
+    supervisor.supervise(Kind::Directory, "directory", move |stop| {
+        let follower = follower.clone();
+        async move { follower.run(stop).await }
+    });
+    let ready = tokio::time::timeout(DIRECTORY_MAX, directory.ready()).await;
+    if ready.is_err() {
+        return Err(Error::Directory);
+    }
+    if config.token_secret.is_none() {
+        let when = directory::When { now: clock.timestamp(), deadline: clock.now() + DIRECTORY_MAX };
+        directory.agree_token_secret(when, rng).await.map_err(Error::TokenSecret)?;
+    }
+    Ok(directory)
+}
+
+/// Migrates if Postgres answers; a server starts without it all the same.
+async fn migrate(config: &Config, shape: &streams::Shape, clock: &Clock) -> bool {
+    let deadline = clock.now() + DATABASE_MAX;
+    let migrating = async {
+        let mut conn = config.database.connect("forebay migrate", DATABASE_MAX, deadline).await?;
+        schema::migrate(&mut conn, config.database.schema(), deadline).await?;
+        checkpoints::ensure(&mut conn, shape.partitions, &shape.epoch).await
+    };
+    match migrating.await {
+        Ok(()) => true,
+        Err(error) => {
+            warn!(error = %chain(&error), "the schema is not migrated yet");
+            false
+        }
+    }
+}
+
+/// What the fold may begin with: checkpoints if Postgres answers, heads if a node saved some.
+async fn recall(
+    log: &Log,
+    partitions: Partitions,
+    background: &Background,
+    clock: &Clock,
+) -> Vec<Recall> {
+    let deadline = clock.now() + DATABASE_MAX;
+    let read = async {
+        let mut lease = background.acquire(deadline).await?;
+        lease.run(deadline, async |conn| checkpoints::read_all(conn).await).await
+    };
+    let found = read.await.inspect_err(|error| {
+        warn!(error = %chain(error), "Postgres does not say how far it is; beginning without it");
+    });
+    let found = found.unwrap_or_default();
+    let snapshots = log.snapshots();
+    let mut recalls = Vec::new();
+    for partition in partitions.all() {
+        let of_this = found.iter().find(|row| row.partition == partition.number());
+        let checkpoint = of_this.map(|row| row.position);
+        let snapshot = snapshot::load(partition, &snapshots, clock).await;
+        recalls.push(Recall { checkpoint, snapshot });
+    }
+    recalls
+}
+
+/// What the tasks of a server are given.
+struct House<'a> {
+    config: &'a Config,
+    clock: Clock,
+    supervisor: &'a Supervisor,
+    shape: &'a streams::Shape,
+    log: &'a Log,
+    journal: &'a Journal,
+    background: &'a Background,
+    metrics: &'a Metrics,
+    board: &'a Board,
+}
+
+impl House<'_> {
+    /// Projection, janitor and snapshots.
+    fn supervise_background(&self, migrated: bool) {
+        let parts = projection::Parts {
+            journal: self.journal.clone(),
+            log: self.log.clone(),
+            epoch: self.shape.epoch.clone(),
+            database: self.background.clone(),
+            clock: self.clock.clone(),
+        };
+        let (config, shape) = (self.config.clone(), self.shape.clone());
+        let (board, clock) = (self.board.clone(), self.clock.clone());
+        let mut done = migrated;
+        self.supervisor.supervise(Kind::Pool, "migration", move |_stop| {
+            let (config, shape, board, clock) =
+                (config.clone(), shape.clone(), board.clone(), clock.clone());
+            let is_done = std::mem::replace(&mut done, false);
+            async move {
+                if is_done || migrate(&config, &shape, &clock).await {
+                    board.pass(Check::Migrations, clock.now());
+                    Ok(())
+                } else {
+                    Err("Postgres could not be migrated")
+                }
+            }
+        });
+        for partition in self.shape.partitions.all().filter(|_| self.config.projects) {
+            let parts = parts.clone();
+            let metrics = self.metrics.projection[partition.index()].clone();
+            let name = format!("projector {partition}");
+            self.supervisor.supervise(Kind::Projection, name, move |stop| {
+                Projector::new(parts.clone(), partition, metrics.clone()).run(stop)
+            });
+        }
+        let janitor = Janitor {
+            log: self.log.clone(),
+            database: self.background.clone(),
+            retention: self.config.log_retention,
+            epoch: self.shape.epoch.clone(),
+            clock: self.clock.clone(),
+        };
+        self.supervisor
+            .supervise(Kind::Janitor, "janitor", move |stop| janitor.clone().run(stop));
+        let (journal, bucket) = (self.journal.clone(), self.log.snapshots());
+        let clock = self.clock.clone();
+        self.supervisor.supervise(Kind::Snapshot, "snapshots", move |stop| {
+            snapshot::run(journal.clone(), bucket.clone(), clock.clone(), stop)
+        });
+    }
+
+    /// Gauges and readiness.
+    fn supervise_watch(&self, _parts: (Interactive, Exporter)) {}
+}
