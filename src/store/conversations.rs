@@ -169,20 +169,20 @@ impl HeadColumns<'_> {
 
 /// Heads, a list a column.
 #[derive(Default)]
-struct Columns<'h> {
-    id: Vec<Uuid>,
-    tenant: Vec<Uuid>,
-    seq: Vec<i64>,
-    position: Vec<i64>,
-    opened_at: Vec<OffsetDateTime>,
-    closed_at: Vec<Option<OffsetDateTime>>,
-    status: Vec<&'static str>,
-    metadata: Vec<Option<&'h str>>,
-    channels: Vec<Cow<'static, str>>,
+pub(super) struct Columns<'h> {
+    pub(super) id: Vec<Uuid>,
+    pub(super) tenant: Vec<Uuid>,
+    pub(super) seq: Vec<i64>,
+    pub(super) position: Vec<i64>,
+    pub(super) opened_at: Vec<OffsetDateTime>,
+    pub(super) closed_at: Vec<Option<OffsetDateTime>>,
+    pub(super) status: Vec<&'static str>,
+    pub(super) metadata: Vec<Option<&'h str>>,
+    pub(super) channels: Vec<Cow<'static, str>>,
 }
 
 impl<'h> Columns<'h> {
-    fn of(heads: &'h [HeadRow<'_>]) -> Result<Self, Error> {
+    pub(super) fn of(heads: &'h [HeadRow<'_>]) -> Result<Self, Error> {
         let mut columns = Self::default();
         for row in heads {
             let seq = i64::try_from(row.head.seq)

@@ -79,6 +79,11 @@ impl Target {
     /// # Errors
     /// [`Error::Url`] when it is not one.
     pub fn parse(url: &str, schema: Schema) -> Result<Self, Error> {
+        // The driver takes every scheme for its own.
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            let source = sqlx::Error::Configuration("it must begin with postgres://".into());
+            return Err(Error::Url(source));
+        }
         let options = PgConnectOptions::from_str(url).map_err(Error::Url)?;
         // The statements are constants of this program; what is slow is seen in the pool's metrics.
         let options = options.disable_statement_logging();
