@@ -116,12 +116,14 @@ pub struct Journal {
     pub conflicts: Counter,
     /// `forebay_journal_republished_records_total`.
     pub republished_records: Counter,
-    /// `forebay_journal_queue_events`.
-    pub queue_events: Gauge,
+    /// `forebay_journal_queue_requests`.
+    pub queue_requests: Gauge,
     /// `forebay_journal_queue_bytes`.
     pub queue_bytes: Gauge,
-    /// `forebay_journal_tail_events`.
-    pub tail_events: Gauge,
+    /// `forebay_journal_tail_heads`.
+    pub tail_heads: Gauge,
+    /// `forebay_journal_tail_keys`.
+    pub tail_keys: Gauge,
     /// `forebay_journal_tail_bytes`.
     pub tail_bytes: Gauge,
 }
@@ -280,9 +282,10 @@ impl Registry<'_> {
             appended_events: self.counter("forebay_journal_appended_events_total", at),
             conflicts: self.counter("forebay_journal_conflicts_total", at),
             republished_records: self.counter("forebay_journal_republished_records_total", at),
-            queue_events: self.gauge("forebay_journal_queue_events", at),
+            queue_requests: self.gauge("forebay_journal_queue_requests", at),
             queue_bytes: self.gauge("forebay_journal_queue_bytes", at),
-            tail_events: self.gauge("forebay_journal_tail_events", at),
+            tail_heads: self.gauge("forebay_journal_tail_heads", at),
+            tail_keys: self.gauge("forebay_journal_tail_keys", at),
             tail_bytes: self.gauge("forebay_journal_tail_bytes", at),
         }
     }

@@ -3,3 +3,4 @@
 //! Does not project; `projection` does.
 
 pub mod janitor;
+pub mod watch;

@@ -33,8 +33,8 @@ const COMMIT_MAX: Duration = Duration::from_secs(30);
 /// How long to leave a partition alone that another node projects.
 const ELSEWHERE_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often lag is reported while there is nothing to do or Postgres is away.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an idle projector waits for the tail to move before it looks all the same.
+const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// What stops a projector; it starts again after a pause.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +135,7 @@ impl Projector {
                 Step::Wrote(events) if events >= BATCH_EVENTS_MAX => continue,
                 Step::Wrote(_) => BATCH_AGE_MAX,
                 Step::Idle | Step::Elsewhere if stopping => return Ok(()),
-                Step::Idle => REPORT_INTERVAL,
+                Step::Idle => IDLE_MAX,
                 Step::Elsewhere => ELSEWHERE_PAUSE,
             };
             let gathers = pause == BATCH_AGE_MAX;
@@ -144,7 +144,7 @@ impl Projector {
                 () = stop.requested(), if !stopping => stopping = true,
                 () = tokio::time::sleep(pause) => {}
                 _ = advanced.changed(), if !gathers => {
-                    if pause == REPORT_INTERVAL {
+                    if pause == IDLE_MAX {
                         tokio::time::sleep(BATCH_AGE_MAX).await;
                     }
                 }
@@ -164,7 +164,6 @@ impl Projector {
             None => self.look().await?,
         };
         let batch = self.gather(position).await?;
-        self.report_lag(&batch);
         if batch.is_empty() {
             return Ok(Step::Idle);
         }
@@ -289,15 +288,6 @@ impl Projector {
         self.metrics.quarantined_events.increment(written.quarantined);
         self.metrics.batch_events.record(f64::from(events));
         self.metrics.batch_duration.record(took.as_secs_f64());
-    }
-
-    fn report_lag(&self, batch: &Batch) {
-        let behind = self.tail.position().saturating_sub(batch.first_position().max(1) - 1);
-        let lag = if batch.is_empty() { 0 } else { behind.saturating_mul(batch.density()) };
-        let lag = u32::try_from(lag).unwrap_or(u32::MAX);
-        self.metrics.lag_events.set(f64::from(lag));
-        let age = batch.oldest().map_or(Duration::ZERO, |at| self.clock.timestamp().since(at));
-        self.metrics.lag_age.set(age.as_secs_f64());
     }
 }
 

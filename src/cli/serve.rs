@@ -20,6 +20,7 @@ use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::{self, Log, streams};
 use crate::metrics::Metrics;
 use crate::operate::janitor::Janitor;
+use crate::operate::watch::Watch;
 use crate::projection::{self, Projector};
 use crate::readiness::{Board, Check};
 use crate::store::{self, Background, Interactive, checkpoints, schema};
@@ -30,6 +31,9 @@ const DIRECTORY_MAX: Duration = Duration::from_secs(20);
 
 /// Longest wait for Postgres when the server starts; without it the log alone says where to begin.
 const DATABASE_MAX: Duration = Duration::from_secs(5);
+
+/// How often the samples of histograms are folded; between two folds they are kept one by one.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a server does not start or run.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +123,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     };
     let (interactive, background) = store::open(&settings, &clock);
     let directory = open_directory(&log, &supervisor, &config, (&clock, &mut rng)).await?;
-    let migrated = migrate(&config, &shape, &clock).await;
+    let migrated = migrate(config.database.clone(), shape.clone(), clock.clone()).await;
     let recalls = recall(&log, shape.partitions, &background, &clock).await;
     let node = NodeId::generate(clock.timestamp(), &mut rng);
     let opening = journal::Opening {
@@ -210,11 +214,11 @@ async fn open_directory(
 }
 
 /// Migrates if Postgres answers; a server starts without it all the same.
-async fn migrate(config: &Config, shape: &streams::Shape, clock: &Clock) -> bool {
+async fn migrate(database: store::Target, shape: streams::Shape, clock: Clock) -> bool {
     let deadline = clock.now() + DATABASE_MAX;
     let migrating = async {
-        let mut conn = config.database.connect("forebay migrate", DATABASE_MAX, deadline).await?;
-        schema::migrate(&mut conn, config.database.schema(), deadline).await?;
+        let mut conn = database.connect("forebay migrate", DATABASE_MAX, deadline).await?;
+        schema::migrate(&mut conn, database.schema(), deadline).await?;
         checkpoints::ensure(&mut conn, shape.partitions, &shape.epoch).await
     };
     match migrating.await {
@@ -276,16 +280,16 @@ impl House<'_> {
             database: self.background.clone(),
             clock: self.clock.clone(),
         };
-        let (config, shape) = (self.config.clone(), self.shape.clone());
+        let (database, shape) = (self.config.database.clone(), self.shape.clone());
         let (board, clock) = (self.board.clone(), self.clock.clone());
         let mut done = migrated;
         self.supervisor.supervise(Kind::Pool, "migration", move |_stop| {
-            let (config, shape, board, clock) =
-                (config.clone(), shape.clone(), board.clone(), clock.clone());
             let is_done = std::mem::replace(&mut done, false);
+            let (board, at) = (board.clone(), clock.clone());
+            let migrating = migrate(database.clone(), shape.clone(), clock.clone());
             async move {
-                if is_done || migrate(&config, &shape, &clock).await {
-                    board.pass(Check::Migrations, clock.now());
+                if is_done || migrating.await {
+                    board.pass(Check::Migrations, at.now());
                     Ok(())
                 } else {
                     Err("Postgres could not be migrated")
@@ -316,6 +320,30 @@ impl House<'_> {
         });
     }
 
-    /// Gauges and readiness.
-    fn supervise_watch(&self, _parts: (Interactive, Exporter)) {}
+    /// Gauges, readiness, and the histories of metrics.
+    fn supervise_watch(&self, (interactive, exporter): (Interactive, Exporter)) {
+        let watch = Watch {
+            log: self.log.clone(),
+            journal: self.journal.clone(),
+            database: self.config.database.clone(),
+            pools: (interactive, self.background.clone()),
+            board: self.board.clone(),
+            metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
+        };
+        self.supervisor.supervise(Kind::Upkeep, "watch", move |stop| watch.clone().run(stop));
+        self.supervisor.supervise(Kind::Upkeep, "metrics", move |stop| {
+            let exporter = exporter.clone();
+            async move {
+                while !stop.is_requested() {
+                    exporter.upkeep();
+                    tokio::select! {
+                        () = stop.requested() => {}
+                        () = tokio::time::sleep(UPKEEP_INTERVAL) => {}
+                    }
+                }
+                Ok::<(), Error>(())
+            }
+        });
+    }
 }

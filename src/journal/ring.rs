@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use crate::clock::Timestamp;
 use crate::event::{ConversationId, Event, Record};
 
 /// A record with its place in the log.
@@ -44,6 +45,15 @@ pub enum Window {
     Forgotten,
     /// The records, oldest first; none when the position is the newest.
     Records(Vec<Arc<Folded>>),
+}
+
+/// How much of a partition Postgres does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unprojected {
+    /// Events; an estimate by the ring's density where they are older than the ring.
+    pub events: u64,
+    /// When the oldest of them that is in the ring was accepted.
+    pub oldest: Option<Timestamp>,
 }
 
 /// The newest records of a partition.
@@ -144,6 +154,17 @@ impl Ring {
         Window::Records(self.records.range(begin..).take_while(fits).cloned().collect())
     }
 
+    /// How much lies above a checkpoint, up to `newest`.
+    pub fn unprojected(&self, checkpoint: u64, newest: u64) -> Unprojected {
+        let begin = self.records.partition_point(|folded| folded.position <= checkpoint);
+        let count = |from| self.records.range(from..).map(|f| f.record.events.len() as u64).sum();
+        let (held, all): (u64, u64) = (count(begin), count(0));
+        let older = self.forgotten.min(newest).saturating_sub(checkpoint);
+        let density = (all / (self.records.len() as u64).max(1)).max(1);
+        let oldest = self.records.get(begin).and_then(|folded| folded.record.events.first());
+        Unprojected { events: held + older * density, oldest: oldest.map(|event| event.at) }
+    }
+
     /// Bytes of the encoded records that are held.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -158,7 +179,6 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Timestamp;
     use crate::event::{Body, Fingerprint, MessageId, NodeId, RecordId, TenantId};
 
     fn folded(position: u64, events: &[(u8, u64)]) -> Arc<Folded> {
@@ -211,6 +231,17 @@ mod tests {
         assert!(matches!(ring.after(5, 10), Window::Forgotten));
         let Window::Records(records) = ring.after(6, 10) else { panic!("it holds 7 and 8") };
         assert_eq!(records.iter().map(|f| f.position).collect::<Vec<_>>(), [7, 8]);
+    }
+
+    #[test]
+    fn what_postgres_lacks_is_counted_and_estimated_where_it_is_forgotten() {
+        let mut ring = Ring::starting_after(0, 250);
+        for position in 1..=4 {
+            ring.push(&folded(position, &[(1, 2 * position), (1, 2 * position + 1)]));
+        }
+        let events = |checkpoint| ring.unprojected(checkpoint, 4).events;
+        assert_eq!([events(4), events(3), events(2), events(0)], [0, 2, 4, 8]);
+        assert_eq!(ring.unprojected(4, 4).oldest, None);
     }
 
     #[test]

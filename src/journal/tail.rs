@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::fold::Fold;
 use super::heads::Head;
-use super::ring::{Entry, Window};
+use super::ring::{Entry, Unprojected, Window};
 use crate::clock::Timestamp;
 use crate::event::{ConversationId, Partition};
 
@@ -181,6 +181,12 @@ impl Tail {
     pub fn sizes(&self) -> (usize, usize, usize) {
         let fold = self.lock();
         (fold.heads.len(), fold.keys.len(), fold.ring.bytes())
+    }
+
+    /// How much of the log Postgres does not have, as far as this node has heard.
+    pub fn unprojected(&self) -> Unprojected {
+        let fold = self.lock();
+        fold.ring.unprojected(fold.checkpoint(), fold.position())
     }
 
     /// All heads and the floor, for a snapshot at the returned position.

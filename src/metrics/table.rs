@@ -98,10 +98,10 @@ pub const TABLE: &[Definition] = &[
         "Records that were published again because their outcome was unknown.",
     ),
     gauge(
-        "forebay_journal_queue_events",
+        "forebay_journal_queue_requests",
         Unit::Count,
         PARTITION,
-        "Drafts that wait in the append queue.",
+        "Requests that wait in the append queue or for the record in flight.",
     ),
     gauge(
         "forebay_journal_queue_bytes",
@@ -110,16 +110,22 @@ pub const TABLE: &[Definition] = &[
         "Bytes that wait in the append queue.",
     ),
     gauge(
-        "forebay_journal_tail_events",
+        "forebay_journal_tail_heads",
         Unit::Count,
         PARTITION,
-        "Events that the tail holds in memory.",
+        "Conversations whose head is in memory.",
+    ),
+    gauge(
+        "forebay_journal_tail_keys",
+        Unit::Count,
+        PARTITION,
+        "Idempotency keys that are in memory.",
     ),
     gauge(
         "forebay_journal_tail_bytes",
         Unit::Bytes,
         PARTITION,
-        "Memory that the tail holds events in.",
+        "Encoded size of the newest records that are in memory; decoded they take about twice that.",
     ),
     // ingest
     counter(

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::Error;
-use crate::clock::Timestamp;
 use crate::event::record::CodecError;
 use crate::event::{Event, Record};
 use crate::journal::Tail;
@@ -87,24 +86,8 @@ impl Batch {
             .collect()
     }
 
-    /// Position of its first record.
-    pub fn first_position(&self) -> u64 {
-        self.records.first().map_or(self.last, |folded| folded.position)
-    }
-
     /// The last position that it covers.
     pub fn last_position(&self) -> u64 {
         self.last
-    }
-
-    /// Events a record, on average and at least one: what a position stands for.
-    pub fn density(&self) -> u64 {
-        let events: usize = self.records.iter().map(|folded| folded.record.events.len()).sum();
-        (events as u64 / (self.records.len() as u64).max(1)).max(1)
-    }
-
-    /// When its oldest event was accepted.
-    pub fn oldest(&self) -> Option<Timestamp> {
-        self.records.first().and_then(|folded| folded.record.events.first()).map(|event| event.at)
     }
 }

@@ -105,7 +105,8 @@ async fn apply(conn: &mut PgConnection, schema: &Schema) -> Result<usize, Error>
             .map_err(while_doing(creating))?;
     }
     let count = pending(conn).await?;
-    MIGRATIONS.run(conn).await.map_err(Error::Migrate)?;
+    // `run` would ask for any lender of connections, which makes the future of a supervised task nameless.
+    MIGRATIONS.run_direct(None, conn, false).await.map_err(Error::Migrate)?;
     Ok(count)
 }
 

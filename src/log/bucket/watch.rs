@@ -136,7 +136,7 @@ impl Watch {
                 self.detach();
             }
             Arrival::Connected | Arrival::Message(None) => self.detach(),
-            Arrival::Quiet => match timeout(ATTACH_MAX, self.sight()).await {
+            Arrival::Quiet => match timeout(ATTACH_MAX, sight(&self.bucket)).await {
                 Ok(Ok(sight)) if !self.cursor.is_behind(sight.last) => self.silences = 0,
                 Ok(_) | Err(_) => {
                     self.silences += 1;
@@ -213,7 +213,7 @@ impl Watch {
 
     async fn open(&mut self) -> Result<(), Error> {
         let stream = self.bucket.stream().await?;
-        let sight = self.sight().await?;
+        let sight = sight(&self.bucket).await?;
         let start = self.cursor.start(sight);
         let deliver_policy = match start {
             Start::Afresh => DeliverPolicy::All,
@@ -245,28 +245,31 @@ impl Watch {
         }
         Ok(())
     }
+}
 
-    async fn sight(&self) -> Result<Sight, Error> {
-        self.bucket.check_connected()?;
-        let stream = self.bucket.context.get_stream(&self.bucket.stream).await;
-        let stream = stream.map_err(|failure| match failure.kind() {
-            GetStreamErrorKind::JetStream(refusal)
-                if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND =>
-            {
-                Error::Missing(self.bucket.stream.clone())
-            }
-            GetStreamErrorKind::JetStream(_)
-            | GetStreamErrorKind::Request
-            | GetStreamErrorKind::EmptyName
-            | GetStreamErrorKind::InvalidStreamName => Error::Unavailable(failure.into()),
-        })?;
-        let info = stream.cached_info();
-        Ok(Sight {
-            created: info.created.unix_timestamp_nanos(),
-            first: info.state.first_sequence,
-            last: info.state.last_sequence,
-        })
-    }
+/// How the bucket's stream is.
+///
+/// A function of the bucket alone: the watch holds a feed that must not be shared across an await.
+async fn sight(bucket: &Bucket) -> Result<Sight, Error> {
+    bucket.check_connected()?;
+    let stream = bucket.context.get_stream(&bucket.stream).await;
+    let stream = stream.map_err(|failure| match failure.kind() {
+        GetStreamErrorKind::JetStream(refusal)
+            if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+        {
+            Error::Missing(bucket.stream.clone())
+        }
+        GetStreamErrorKind::JetStream(_)
+        | GetStreamErrorKind::Request
+        | GetStreamErrorKind::EmptyName
+        | GetStreamErrorKind::InvalidStreamName => Error::Unavailable(failure.into()),
+    })?;
+    let info = stream.cached_info();
+    Ok(Sight {
+        created: info.created.unix_timestamp_nanos(),
+        first: info.state.first_sequence,
+        last: info.state.last_sequence,
+    })
 }
 
 /// Waits for the next connect; for ever when nobody counts them any more.

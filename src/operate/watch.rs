@@ -1,0 +1,148 @@
+//! Looks at log, database and memory once a second, and writes what it sees on the board and into the gauges.
+//! Promises that probes and metrics read what was seen lately, and never wait for anything themselves.
+//! Does not take a connection from a pool: a pool that is under pressure would look like a database that is away.
+
+use std::time::{Duration, Instant};
+
+use crate::clock::Clock;
+use crate::journal::Journal;
+use crate::journal::tail::STALL_MAX;
+use crate::lifecycle::Stop;
+use crate::log::Log;
+use crate::metrics::{self, Metrics};
+use crate::readiness::{Board, Check, Lag};
+use crate::store::{Background, Interactive, PgConnection, Target, pool, schema};
+
+/// How often it looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Deadline of one look at the database.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// What can go wrong: nothing; what fails is seen as failing.
+#[derive(Debug, thiserror::Error)]
+#[error("never")]
+pub enum Never {}
+
+/// Looks and writes down.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// The log.
+    pub log: Log,
+    /// What is known of it.
+    pub journal: Journal,
+    /// The database, for a connection of its own.
+    pub database: Target,
+    /// The pools, to be counted.
+    pub pools: (Interactive, Background),
+    /// Where it is written for the probes.
+    pub board: Board,
+    /// Where it is written for the metrics.
+    pub metrics: Metrics,
+    /// Where time comes from.
+    pub clock: Clock,
+}
+
+impl Watch {
+    /// Looks until it is stopped.
+    ///
+    /// # Errors
+    /// Never.
+    pub async fn run(self, stop: Stop) -> Result<(), Never> {
+        let mut own = None;
+        loop {
+            self.look_at_log();
+            self.look_at_memory();
+            own = self.look_at_database(own).await;
+            tokio::select! {
+                () = stop.requested() => return Ok(()),
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+        }
+    }
+
+    fn look_at_log(&self) {
+        let now = self.clock.now();
+        let is_stalled = self.journal.tails().iter().any(|t| t.stalled_for(now) > STALL_MAX);
+        if !self.log.is_connected() {
+            self.board.fail(Check::Log, "not connected to the log", now);
+        } else if is_stalled {
+            self.board.fail(Check::Log, "the log does not acknowledge", now);
+        } else {
+            self.board.pass(Check::Log, now);
+        }
+    }
+
+    fn look_at_memory(&self) {
+        for (tail, gauges) in self.journal.tails().iter().zip(&self.metrics.journal) {
+            let (heads, keys, bytes) = tail.sizes();
+            let (requests, queued) = tail.queue();
+            gauges.tail_bytes.set(float(bytes));
+            gauges.tail_heads.set(float(heads));
+            gauges.tail_keys.set(float(keys));
+            gauges.queue_requests.set(float(requests));
+            gauges.queue_bytes.set(float(queued));
+        }
+        note_pool(&self.metrics.interactive, self.pools.0.status());
+        note_pool(&self.metrics.background, self.pools.1.status());
+        self.note_lag();
+    }
+
+    /// How far Postgres is behind: for the metrics by partition, for the board over all of them.
+    fn note_lag(&self) {
+        let now = self.clock.timestamp();
+        let mut lag = Lag::default();
+        for (tail, gauges) in self.journal.tails().iter().zip(&self.metrics.projection) {
+            let lacking = tail.unprojected();
+            let age = lacking.oldest.map_or(Duration::ZERO, |at| now.since(at));
+            gauges.lag_events.set(float(usize::try_from(lacking.events).unwrap_or(usize::MAX)));
+            gauges.lag_age.set(age.as_secs_f64());
+            lag.events += lacking.events;
+            lag.oldest = lag.oldest.max(age);
+        }
+        self.board.note_lag(lag);
+    }
+
+    async fn look_at_database(&self, own: Option<PgConnection>) -> Option<PgConnection> {
+        let now = self.clock.now();
+        match self.ask(own, now + LOOK_MAX).await {
+            Some((conn, pending)) => {
+                self.board.pass(Check::Database, now);
+                if pending == 0 {
+                    self.board.pass(Check::Migrations, now);
+                    self.board.pass(Check::Started, now);
+                } else {
+                    self.board.fail(Check::Migrations, "migrations are not applied", now);
+                }
+                Some(conn)
+            }
+            None => {
+                self.board.fail(Check::Database, "Postgres does not answer", self.clock.now());
+                None
+            }
+        }
+    }
+
+    /// How many migrations are pending, on a connection that is kept as long as it works.
+    async fn ask(&self, own: Option<PgConnection>, deadline: Instant) -> Option<(PgConnection, usize)> {
+        let mut conn = match own {
+            Some(conn) => conn,
+            None => self.database.connect("forebay watch", LOOK_MAX, deadline).await.ok()?,
+        };
+        let asked = tokio::time::timeout_at(deadline.into(), schema::pending(&mut conn)).await;
+        let pending = asked.ok()?.ok()?;
+        Some((conn, pending))
+    }
+}
+
+fn note_pool(gauges: &metrics::Pool, status: pool::Status) {
+    gauges.size.set(float(status.gate.capacity));
+    gauges.idle.set(float(status.idle));
+    gauges.used.set(float(status.gate.in_use));
+    gauges.waiting.set(float(status.gate.waiting));
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge of counts and bytes, exact up to 2^53")]
+fn float(count: usize) -> f64 {
+    count as f64
+}
