@@ -17,6 +17,7 @@ pub mod readiness;
 pub mod log;
 
 // Floor 3: knowledge.
+pub mod directory;
 pub mod journal;
 
 // Floor 6: wiring.

@@ -3,6 +3,7 @@
 //! Does not know what records mean; it moves bytes and positions.
 
 pub mod append;
+pub mod bucket;
 pub mod follow;
 pub mod streams;
 
