@@ -137,7 +137,9 @@ impl Directory {
 async fn pause_after(failure: bucket::Error) -> Result<(), Error> {
     if matches!(
         failure,
-        bucket::Error::Unavailable(_) | bucket::Error::RevisionConflict
+        bucket::Error::Unavailable(_)
+            | bucket::Error::Interrupted
+            | bucket::Error::RevisionConflict
     ) {
         sleep(PAUSE).await;
         Ok(())

@@ -47,6 +47,10 @@ pub enum Error {
     /// The answer did not come in time; a write may have been stored or may still be.
     #[error("the log did not answer before the deadline")]
     Deadline,
+    /// The connection was lost and established anew while the answer was awaited, which therefore cannot come any more;
+    /// a write may have been stored.
+    #[error("the connection was lost before the log answered")]
+    Interrupted,
     /// The server could not do it now, or its answer was lost; a write may have been stored.
     #[error("the log could not answer")]
     Unavailable(#[source] async_nats::Error),
@@ -74,7 +78,11 @@ impl Error {
     /// Whether the same request may succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Disconnected | Self::Deadline | Self::Unavailable(_) | Self::Full(_) => true,
+            Self::Disconnected
+            | Self::Deadline
+            | Self::Interrupted
+            | Self::Unavailable(_)
+            | Self::Full(_) => true,
             Self::Exists
             | Self::RevisionConflict
             | Self::TooLarge
@@ -234,11 +242,8 @@ impl Bucket {
     async fn last(&self, key: &str, deadline: Instant) -> Result<Option<Entry>, Error> {
         let subject = self.subject(key)?;
         let stream = self.stream().await?;
-        let answer = timeout_at(
-            deadline.into(),
-            stream.get_last_raw_message_by_subject(&subject),
-        );
-        let failure = match answer.await.map_err(|_elapsed| Error::Deadline)? {
+        let asked = stream.get_last_raw_message_by_subject(&subject);
+        let failure = match self.answer(asked, deadline).await? {
             Ok(message) => {
                 let deleted = is_deletion(Some(&message.headers));
                 return Ok(Some(Entry {
@@ -271,7 +276,6 @@ impl Bucket {
         deadline: Instant,
     ) -> Result<u64, Error> {
         let subject = self.subject(key)?;
-        self.check_connected()?;
         let stored = async {
             let ack = self
                 .context
@@ -279,16 +283,28 @@ impl Bucket {
                 .await?;
             ack.await
         };
-        match timeout_at(deadline.into(), stored).await {
-            Ok(Ok(ack)) => Ok(ack.sequence),
-            Ok(Err(failure)) => Err(refusal(failure)),
-            Err(_elapsed) => Err(Error::Deadline),
+        let ack = self.answer(stored, deadline).await?;
+        ack.map(|ack| ack.sequence).map_err(refusal)
+    }
+
+    /// Waits for an answer no longer than it can come: to the deadline, or until the connection has been replaced.
+    async fn answer<T>(
+        &self,
+        asked: impl Future<Output = T>,
+        deadline: Instant,
+    ) -> Result<T, Error> {
+        let mut connects = self.connects.clone();
+        connects.mark_unchanged();
+        self.check_connected()?;
+        tokio::select! {
+            biased;
+            answer = timeout_at(deadline.into(), asked) => answer.map_err(|_elapsed| Error::Deadline),
+            () = bumped(&mut connects) => Err(Error::Interrupted),
         }
     }
 
     /// The handle through which the stream is asked; makes no request itself.
     async fn stream(&self) -> Result<Stream<()>, Error> {
-        self.check_connected()?;
         let handle = self.context.get_stream_no_info(&self.stream).await;
         handle.map_err(|failure| Error::Unavailable(failure.into()))
     }
@@ -335,6 +351,13 @@ fn refusal(failure: PublishError) -> Error {
         (PublishErrorKind::MaxPayloadExceeded, _) | (_, Some(MESSAGE_TOO_LARGE)) => Error::TooLarge,
         (_, Some(code)) if NO_ROOM.contains(&code) => Error::Full(failure.into()),
         _ => Error::Unavailable(failure.into()),
+    }
+}
+
+/// Waits for the next connect; for ever when nobody counts them any more.
+async fn bumped(connects: &mut signal::Receiver<u64>) {
+    if connects.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -9,3 +9,11 @@
     clippy::allow_attributes,
     reason = "helpers of tests may do what tests may"
 )]
+
+mod bucket;
+mod directory;
+mod journal;
+mod sandbox;
+mod store;
+mod tidy;
+mod world;

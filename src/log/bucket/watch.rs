@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::cursor::{Cursor, Sight, Start};
-use super::{Bucket, Entry, Error, is_deletion};
+use super::{Bucket, Entry, Error, bumped, is_deletion};
 
 /// How long one attempt to attach may take: three round trips, each of which a healthy server answers in milliseconds.
 const ATTACH_MAX: Duration = Duration::from_secs(2);
@@ -136,7 +136,7 @@ impl Watch {
                 self.detach();
             }
             Arrival::Connected | Arrival::Message(None) => self.detach(),
-            Arrival::Quiet => match timeout(ATTACH_MAX, sight(&self.bucket)).await {
+            Arrival::Quiet => match timeout(ATTACH_MAX, self.bucket.sight()).await {
                 Ok(Ok(sight)) if !self.cursor.is_behind(sight.last) => self.silences = 0,
                 Ok(_) | Err(_) => {
                     self.silences += 1;
@@ -213,7 +213,7 @@ impl Watch {
 
     async fn open(&mut self) -> Result<(), Error> {
         let stream = self.bucket.stream().await?;
-        let sight = sight(&self.bucket).await?;
+        let sight = self.bucket.sight().await?;
         let start = self.cursor.start(sight);
         let deliver_policy = match start {
             Start::Afresh => DeliverPolicy::All,
@@ -247,34 +247,27 @@ impl Watch {
     }
 }
 
-/// How the bucket's stream is.
-///
-/// A function of the bucket alone: the watch holds a feed that must not be shared across an await.
-async fn sight(bucket: &Bucket) -> Result<Sight, Error> {
-    bucket.check_connected()?;
-    let stream = bucket.context.get_stream(&bucket.stream).await;
-    let stream = stream.map_err(|failure| match failure.kind() {
-        GetStreamErrorKind::JetStream(refusal)
-            if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND =>
-        {
-            Error::Missing(bucket.stream.clone())
-        }
-        GetStreamErrorKind::JetStream(_)
-        | GetStreamErrorKind::Request
-        | GetStreamErrorKind::EmptyName
-        | GetStreamErrorKind::InvalidStreamName => Error::Unavailable(failure.into()),
-    })?;
-    let info = stream.cached_info();
-    Ok(Sight {
-        created: info.created.unix_timestamp_nanos(),
-        first: info.state.first_sequence,
-        last: info.state.last_sequence,
-    })
-}
-
-/// Waits for the next connect; for ever when nobody counts them any more.
-async fn bumped(connects: &mut signal::Receiver<u64>) {
-    if connects.changed().await.is_err() {
-        std::future::pending::<()>().await;
+impl Bucket {
+    /// What the server says of the bucket's stream.
+    async fn sight(&self) -> Result<Sight, Error> {
+        self.check_connected()?;
+        let stream = self.context.get_stream(&self.stream).await;
+        let stream = stream.map_err(|failure| match failure.kind() {
+            GetStreamErrorKind::JetStream(refusal)
+                if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+            {
+                Error::Missing(self.stream.clone())
+            }
+            GetStreamErrorKind::JetStream(_)
+            | GetStreamErrorKind::Request
+            | GetStreamErrorKind::EmptyName
+            | GetStreamErrorKind::InvalidStreamName => Error::Unavailable(failure.into()),
+        })?;
+        let info = stream.cached_info();
+        Ok(Sight {
+            created: info.created.unix_timestamp_nanos(),
+            first: info.state.first_sequence,
+            last: info.state.last_sequence,
+        })
     }
 }

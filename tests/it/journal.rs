@@ -1,0 +1,173 @@
+//! The journal against a real nats-server: receipts, races between nodes, kills and restarts of the server.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use forebay::clock::Timestamp;
+use forebay::event::{
+    Body, ClientId, ConversationId, Event, Fingerprint, Message, MessageId, Partition, Record,
+    TenantId, key,
+};
+use forebay::journal::{Draft, Intent, Journal, Receipt, Verdict};
+use forebay::log::Log;
+
+use crate::world::{World, eventually};
+
+fn tenant() -> TenantId {
+    TenantId::derive([1; 16])
+}
+
+fn conversation(n: u8) -> ConversationId {
+    ConversationId::derive([n; 16])
+}
+
+fn open(n: u8) -> Draft {
+    let id = MessageId::derive([n; 16]);
+    draft(n, id, Body::Opened(Box::default()), Intent::OpenNamed)
+}
+
+fn send(n: u8, client_id: &str) -> Draft {
+    let client_id = ClientId::parse(client_id).unwrap();
+    let id = key::message_id(tenant(), conversation(n), None, &client_id);
+    let message = Message { client_id: Some(client_id), kind: "message".into(), ..Message::default() };
+    draft(n, id, Body::Message(Box::new(message)), Intent::Send)
+}
+
+fn draft(n: u8, id: MessageId, body: Body, intent: Intent) -> Draft {
+    Draft {
+        tenant: tenant(),
+        conversation: conversation(n),
+        id,
+        at: Timestamp::from_micros(1_764_000_000_000_000).unwrap(),
+        fingerprint: Fingerprint::default(),
+        trace: None,
+        body,
+        intent,
+        key_time: None,
+    }
+}
+
+async fn append(journal: &Journal, draft: Draft) -> Result<Verdict, forebay::journal::Error> {
+    let place = journal.admit(draft.conversation, 100).map_err(|_busy| {
+        forebay::journal::Error::Late
+    })?;
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let verdicts = journal.append(place, vec![draft], None, deadline).await?;
+    Ok(verdicts[0])
+}
+
+/// Sends the same draft until it is acknowledged, as a client does.
+async fn insist(journal: &Journal, draft: &Draft) -> Receipt {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut tick = tokio::time::interval(Duration::from_millis(20));
+    loop {
+        match append(journal, draft.clone()).await {
+            Ok(Verdict::Stored(receipt) | Verdict::Duplicate(receipt)) => return receipt,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tick.tick().await;
+    }
+}
+
+/// Everything that a partition's log holds.
+async fn read_back(log: &Log, partition: Partition) -> Vec<Event> {
+    let bounds = log.bounds(partition).await.unwrap();
+    let mut follow = log.follow(partition, bounds.first.max(1) - 1);
+    let mut events = Vec::new();
+    while follow.position() < bounds.last {
+        let (_, bytes) = follow.next().await.unwrap();
+        events.extend(Record::decode(&bytes).unwrap().events);
+    }
+    events
+}
+
+/// Checks the log against what was acknowledged: every receipt at its place, seq 1..n, no id twice.
+async fn audit(log: &Log, journal: &Journal, acknowledged: &BTreeMap<MessageId, Receipt>) {
+    let (mut seqs, mut places) = (BTreeMap::<ConversationId, u64>::new(), BTreeMap::new());
+    for partition in journal.partitions().all() {
+        for event in read_back(log, partition).await {
+            let seq = seqs.entry(event.conversation).or_default();
+            *seq += 1;
+            assert_eq!(event.seq, *seq, "no hole and no repeat in {}", event.conversation);
+            assert_eq!(places.insert(event.id, event.seq), None, "{} twice", event.id);
+        }
+    }
+    for (id, receipt) in acknowledged {
+        assert_eq!(places.get(id), Some(&receipt.seq), "{id} is where it was acknowledged");
+    }
+}
+
+#[tokio::test]
+async fn a_receipt_is_sent_only_after_the_durable_ack() {
+    let world = World::with_own_nats().await;
+    let server = world.serve(&[]).await;
+    insist(&server.journal, &open(1)).await;
+    world.pause_nats().await;
+    let unacknowledged = append(&server.journal, send(1, "a")).await;
+    assert!(matches!(unacknowledged, Err(forebay::journal::Error::Late)), "{unacknowledged:?}");
+    world.resume_nats().await;
+    let receipt = insist(&server.journal, &send(1, "a")).await;
+    assert_eq!(receipt.seq, 2, "the record in doubt was stored once");
+    let log = world.log().await;
+    audit(&log, &server.journal, &BTreeMap::from([(receipt.id, receipt)])).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn idempotency_holds_over_a_restart_and_on_another_node() {
+    let world = World::new().await;
+    let (a, b) = (world.serve(&[]).await, world.serve(&[]).await);
+    insist(&a.journal, &open(1)).await;
+    let first = insist(&a.journal, &send(1, "k")).await;
+    let position = a.journal.tail_of(conversation(1)).position();
+    eventually("b follows", async || {
+        b.journal.tail_of(conversation(1)).position() >= position
+    })
+    .await;
+    assert_eq!(append(&b.journal, send(1, "k")).await.unwrap(), Verdict::Duplicate(first));
+    a.stop().await;
+    b.stop().await;
+    let again = world.serve(&[]).await;
+    assert_eq!(append(&again.journal, send(1, "k")).await.unwrap(), Verdict::Duplicate(first));
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seq_has_no_hole_and_no_repeat_whatever_crashed() {
+    let world = World::with_own_nats().await;
+    let (a, b) = (world.serve(&[]).await, world.serve(&[]).await);
+    for n in 1..=3 {
+        insist(&a.journal, &open(n)).await;
+    }
+    let senders = (0..16_u8).map(|sender| {
+        let journal = if sender % 2 == 0 { a.journal.clone() } else { b.journal.clone() };
+        tokio::spawn(async move {
+            let mut receipts = Vec::new();
+            for n in 0..40 {
+                let draft = send(sender % 3 + 1, &format!("{sender}-{n}"));
+                receipts.push(insist(&journal, &draft).await);
+            }
+            receipts
+        })
+    });
+    let senders: Vec<_> = senders.collect();
+    for _ in 0..3 {
+        let position = a.journal.tail_of(conversation(1)).position();
+        eventually("the log moves", async || {
+            a.journal.tail_of(conversation(1)).position() > position
+                || senders.iter().all(tokio::task::JoinHandle::is_finished)
+        })
+        .await;
+        world.kill_nats().await;
+        world.restart_nats().await;
+    }
+    let mut acknowledged = BTreeMap::new();
+    for sender in senders {
+        acknowledged.extend(sender.await.unwrap().into_iter().map(|r| (r.id, r)));
+    }
+    assert_eq!(acknowledged.len(), 640);
+    audit(&world.log().await, &a.journal, &acknowledged).await;
+    a.stop().await;
+    b.stop().await;
+}

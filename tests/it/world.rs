@@ -1,0 +1,238 @@
+//! Worlds: each test has its own database and its own namespace on one Postgres and one nats-server that the whole
+//! binary shares. A test that stops a service has services of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay::cli::serve::{self, Server};
+use forebay::clock::Clock;
+use forebay::config::Config;
+use forebay::log::{Log, Namespace, streams};
+use forebay::sandbox::{Binaries, Durability, Install, Nats, Options, Postgres, provide};
+use forebay::store::{Schema, Target, schema};
+use tokio::sync::Mutex;
+
+/// Patience of `eventually`, long enough for a busy machine; what waits longer hangs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The operator's token of every world.
+pub const ADMIN_TOKEN: &str = "operator-of-the-test-worlds";
+
+/// A database that is migrated once and copied for every world.
+const TEMPLATE: &str = "world_template";
+
+/// The services that all worlds share, started once.
+struct Shared {
+    /// `{}` stands for the name of the database.
+    postgres: String,
+    nats: String,
+}
+
+static SHARED: OnceLock<Shared> = OnceLock::new();
+static WORLDS: AtomicU32 = AtomicU32::new(0);
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn options(root: PathBuf) -> Options {
+    Options { root, install: Install::Allow, durability: Durability::Fast }
+}
+
+/// The programs, found or installed once for the repository.
+pub async fn binaries() -> Binaries {
+    let options = options(repository().join(".forebay"));
+    provide(&options, &mut |line: &str| eprintln!("{line}")).await.unwrap()
+}
+
+/// Starts the shared services on a thread of their own, which keeps them until the process ends.
+fn shared() -> &'static Shared {
+    SHARED.get_or_init(|| {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let root = tempfile::tempdir().unwrap();
+                let (binaries, options) = (binaries().await, options(root.path().to_owned()));
+                let postgres = Postgres::start(&binaries, &options).await.unwrap();
+                let nats = Nats::start(&binaries, &options).await.unwrap();
+                postgres.create_database(TEMPLATE).await.unwrap();
+                migrate(&postgres.url(TEMPLATE)).await;
+                tell.send(Shared { postgres: postgres.url("{}"), nats: nats.url() }).unwrap();
+                std::future::pending::<()>().await;
+                drop((postgres, nats, root));
+            });
+        });
+        told.recv().unwrap()
+    })
+}
+
+async fn migrate(url: &str) {
+    let target = Target::parse(url, Schema::default()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let mut conn = target.connect("template", PATIENCE, deadline).await.unwrap();
+    schema::migrate(&mut conn, target.schema(), deadline).await.unwrap();
+}
+
+fn database_url(template: &str, database: &str) -> String {
+    template.replace("%7B%7D", database).replace("{}", database)
+}
+
+async fn execute(url: &str, sql: String) {
+    use sqlx::Connection;
+    let mut conn = sqlx::PgConnection::connect(url).await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
+}
+
+/// The address of a fresh migrated database on the shared Postgres.
+pub async fn postgres() -> String {
+    let shared = tokio::task::spawn_blocking(shared).await.unwrap();
+    let name = format!("world_{}", WORLDS.fetch_add(1, Ordering::Relaxed));
+    let admin = database_url(&shared.postgres, "postgres");
+    execute(&admin, format!("CREATE DATABASE {name} TEMPLATE {TEMPLATE}")).await;
+    database_url(&shared.postgres, &name)
+}
+
+/// Services that belong to one world alone.
+struct Own {
+    _root: tempfile::TempDir,
+    postgres: Option<Postgres>,
+    nats: Option<Nats>,
+}
+
+/// One test's installation.
+pub struct World {
+    namespace: Namespace,
+    postgres: String,
+    nats: String,
+    own: Option<Mutex<Own>>,
+    pub clock: Clock,
+}
+
+impl World {
+    /// A world on the shared services.
+    pub async fn new() -> Self {
+        let postgres = postgres().await;
+        Self::on(postgres, shared().nats.clone(), None)
+    }
+
+    /// A world with a nats-server of its own, which may be killed.
+    pub async fn with_own_nats() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let nats = Nats::start(&binaries().await, &options(root.path().to_owned())).await.unwrap();
+        let url = nats.url();
+        let own = Own { _root: root, postgres: None, nats: Some(nats) };
+        Self::on(postgres().await, url, Some(own))
+    }
+
+    /// A world with a Postgres of its own, which may be paused and killed.
+    pub async fn with_own_postgres() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let started = Postgres::start(&binaries().await, &options(root.path().to_owned())).await;
+        let postgres = started.unwrap();
+        postgres.create_database("world").await.unwrap();
+        let url = postgres.url("world");
+        let own = Own { _root: root, postgres: Some(postgres), nats: None };
+        let nats = tokio::task::spawn_blocking(shared).await.unwrap().nats.clone();
+        Self::on(url, nats, Some(own))
+    }
+
+    fn on(postgres: String, nats: String, own: Option<Own>) -> Self {
+        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+        let namespace = Namespace::parse(&format!("w{number}-{}", std::process::id())).unwrap();
+        let own = own.map(Mutex::new);
+        Self { namespace, postgres, nats, own, clock: Clock::system() }
+    }
+
+    pub fn namespace(&self) -> Namespace {
+        self.namespace.clone()
+    }
+
+    pub fn nats_url(&self) -> String {
+        self.nats.clone()
+    }
+
+    pub fn postgres_url(&self) -> &str {
+        &self.postgres
+    }
+
+    /// The configuration of a server of this world, with some settings of the test's own.
+    pub fn config(&self, settings: &[(&str, &str)]) -> Config {
+        let base = [
+            ("DATABASE_URL", self.postgres.as_str()),
+            ("NATS_URL", &self.nats),
+            ("FOREBAY_NAMESPACE", self.namespace.as_str()),
+            ("FOREBAY_LISTEN", "127.0.0.1:0"),
+            ("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN),
+            // Streams reserve their size on the shared server.
+            ("FOREBAY_PARTITION_BYTES_MAX", "67108864"),
+            ("FOREBAY_PARTITIONS", "2"),
+        ];
+        let find = |name: &str| {
+            let set = settings.iter().chain(&base).find(|(set, _)| *set == name);
+            set.map(|(_, value)| (*value).to_owned())
+        };
+        Config::read(&find).unwrap()
+    }
+
+    /// A server of this world, in this process.
+    pub async fn serve(&self, settings: &[(&str, &str)]) -> Server {
+        let seed = u64::from(WORLDS.fetch_add(1, Ordering::Relaxed)) << 32 | u64::from(std::process::id());
+        serve::start(self.config(settings), self.clock.clone(), seed).await.unwrap()
+    }
+
+    /// The log of this world, with its streams.
+    pub async fn log(&self) -> Log {
+        let log = Log::connect(self.config(&[]).log).await.unwrap();
+        streams::apply(&log, "epoch").await.unwrap();
+        log
+    }
+
+    pub async fn kill_nats(&self) {
+        self.own().lock().await.nats.as_mut().unwrap().kill().await.unwrap();
+    }
+
+    pub async fn restart_nats(&self) {
+        self.own().lock().await.nats.as_mut().unwrap().restart().await.unwrap();
+    }
+
+    pub async fn pause_nats(&self) {
+        self.own().lock().await.nats.as_ref().unwrap().pause().await;
+    }
+
+    pub async fn resume_nats(&self) {
+        self.own().lock().await.nats.as_ref().unwrap().resume();
+    }
+
+    pub async fn pause_postgres(&self) {
+        self.own().lock().await.postgres.as_ref().unwrap().pause().await;
+    }
+
+    pub async fn resume_postgres(&self) {
+        self.own().lock().await.postgres.as_ref().unwrap().resume();
+    }
+
+    pub async fn kill_postgres(&self) {
+        self.own().lock().await.postgres.as_mut().unwrap().kill().await.unwrap();
+    }
+
+    pub async fn restart_postgres(&self) {
+        self.own().lock().await.postgres.as_mut().unwrap().restart().await.unwrap();
+    }
+
+    fn own(&self) -> &Mutex<Own> {
+        self.own.as_ref().expect("this world shares its services")
+    }
+}
+
+/// Looks again and again until it holds. What does not hold within the patience fails the test.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut tick = tokio::time::interval(Duration::from_millis(10));
+    while !holds().await {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        tick.tick().await;
+    }
+}
