@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use forebay::clock::Timestamp;
+use forebay::clock::Clock;
 use forebay::event::{
     Body, ClientId, ConversationId, Event, Fingerprint, Message, MessageId, Partition, Record,
     TenantId, key,
@@ -38,7 +38,7 @@ fn draft(n: u8, id: MessageId, body: Body, intent: Intent) -> Draft {
         tenant: tenant(),
         conversation: conversation(n),
         id,
-        at: Timestamp::from_micros(1_764_000_000_000_000).unwrap(),
+        at: Clock::system().timestamp(),
         fingerprint: Fingerprint::default(),
         trace: None,
         body,
