@@ -13,3 +13,6 @@ pub mod lifecycle;
 
 // Floor 3: knowledge.
 pub mod journal;
+
+// Floor 6: wiring.
+pub mod load;
