@@ -15,4 +15,5 @@ pub mod lifecycle;
 pub mod journal;
 
 // Floor 6: wiring.
+pub mod bench;
 pub mod load;
