@@ -29,7 +29,9 @@ pub mod operate;
 pub mod projection;
 
 // Floor 6: wiring.
+pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod load;
 pub mod sandbox;
 pub mod telemetry;

@@ -1,0 +1,81 @@
+//! Benchmarks: Forebay beside what a service without a log could do, in the same run, on the same machine.
+//! Promises interleaved rounds, medians with their spread, and an audit of every receipt where the store can be read back.
+//! Does not start Forebay; it is given a running one.
+
+pub mod append;
+pub mod lineup;
+pub mod machine;
+pub mod raw;
+pub mod reference;
+pub mod report;
+mod rounds;
+pub mod rows;
+pub mod send;
+
+use crate::lifecycle::Failure;
+use crate::load;
+
+/// Why a benchmark could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The load could not be run.
+    #[error("running the load")]
+    Load(#[from] load::Error),
+    /// The machine refused something.
+    #[error("{doing}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// Postgres refused something.
+    #[error("{doing}")]
+    Database {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: sqlx::Error,
+    },
+    /// NATS is not reached.
+    #[error("connecting to NATS")]
+    Nats(#[source] async_nats::ConnectError),
+    /// A stream of the raw records cannot be made.
+    #[error("making a stream for raw records")]
+    MakeStream(#[source] async_nats::jetstream::context::CreateStreamError),
+    /// A stream of the raw records is gone.
+    #[error("finding a stream of raw records")]
+    FindStream(#[source] async_nats::jetstream::context::GetStreamError),
+    /// A stream of the raw records cannot be emptied.
+    #[error("emptying a stream of raw records")]
+    EmptyStream(#[source] async_nats::jetstream::stream::PurgeError),
+    /// A stream of the raw records cannot be deleted.
+    #[error("deleting a stream of raw records")]
+    DeleteStream(#[source] async_nats::jetstream::context::DeleteStreamError),
+    /// One of the [`send::Hooks`] failed.
+    #[error("{doing}")]
+    Hook {
+        /// What it was asked for.
+        doing: &'static str,
+        /// Why it failed.
+        source: Failure,
+    },
+    /// The projector did not catch up with a round.
+    #[error("the projector does not catch up")]
+    ProjectorBehind,
+    /// Nothing was acknowledged, so that there is nothing to compare.
+    #[error("{what} acknowledged nothing: {reasons:?}")]
+    NothingAcknowledged {
+        /// What was measured.
+        what: &'static str,
+        /// How the calls ended instead.
+        reasons: std::collections::BTreeMap<String, u64>,
+    },
+    /// A task of the benchmark is gone.
+    #[error("a task of the benchmark panicked")]
+    Panicked,
+}
+
+fn io(doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| Error::Io { doing, source }
+}

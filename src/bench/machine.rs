@@ -1,0 +1,180 @@
+//! The machine under a benchmark, and what processes took of it.
+//! Promises facts that were read or measured, never assumed; what the platform does not tell is absent.
+//! Does not tune anything.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Error, io};
+use crate::clock::Clock;
+use crate::load::tally::millis;
+
+/// What the figures of a benchmark depend on.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Machine {
+    /// Hardware threads that this process may use.
+    pub cores: usize,
+    /// The processor's own name.
+    pub cpu: Option<String>,
+    /// Main memory, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Version of the Linux kernel.
+    pub kernel: Option<String>,
+    /// Half of the measured syncs of the data directory took at most this long, in milliseconds.
+    pub sync_p50_ms: f64,
+    /// 99 of 100 took at most this long, in milliseconds.
+    pub sync_p99_ms: f64,
+}
+
+/// Syncs that are measured, each after a write of [`SYNC_BYTES`]: a second at most on a disk that needs 4 ms.
+const SYNCS: usize = 250;
+
+/// Bytes that are written before each sync: one page, as a small commit writes.
+const SYNC_BYTES: usize = 4_096;
+
+impl Machine {
+    /// Looks at this machine and measures how long a sync takes where the data lies.
+    ///
+    /// # Errors
+    /// When the directory cannot be written to.
+    pub async fn look(data_dir: &Path, clock: &Clock) -> Result<Self, Error> {
+        let (dir, clock) = (data_dir.to_owned(), clock.clone());
+        let measured = tokio::task::spawn_blocking(move || measure_syncs(&dir, &clock));
+        let syncs = measured.await.map_err(|_panic| Error::Panicked)??;
+        let at = |share: usize| syncs.get(SYNCS * share / 100).copied().map_or(0.0, millis);
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        Ok(Self {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu: field(&cpuinfo, "model name").map(str::to_owned),
+            memory_bytes: field(&meminfo, "MemTotal").and_then(kilobytes),
+            kernel: kernel.map(|text| text.trim().to_owned()),
+            sync_p50_ms: at(50),
+            sync_p99_ms: at(99),
+        })
+    }
+}
+
+/// Durations of syncs, ascending.
+fn measure_syncs(dir: &Path, clock: &Clock) -> Result<Vec<Duration>, Error> {
+    let path = dir.join(format!(".sync-{}", std::process::id()));
+    let mut file = File::create(&path).map_err(io("making a file to measure syncs with"))?;
+    let mut syncs = Vec::with_capacity(SYNCS);
+    for _ in 0..SYNCS {
+        let began = clock.now();
+        file.write_all(&[7; SYNC_BYTES])
+            .and_then(|()| file.sync_data())
+            .map_err(io("measuring how long a sync takes"))?;
+        syncs.push(clock.now().saturating_duration_since(began));
+    }
+    fs::remove_file(&path).map_err(io("removing the file of the measurement"))?;
+    syncs.sort_unstable();
+    Ok(syncs)
+}
+
+/// What a process has taken so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time, user and system.
+    pub cpu: Duration,
+    /// Resident memory, in bytes.
+    pub rss_bytes: u64,
+}
+
+/// Ticks of a second in `/proc/<pid>/stat`: `USER_HZ`, which is 100 on every Linux platform (proc(5)).
+const TICKS_PER_SECOND: u32 = 100;
+
+impl Usage {
+    /// Of this process alone; `None` when it is gone or the platform does not tell.
+    pub fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Some(Self {
+            cpu: cpu_of(&stat)?,
+            rss_bytes: field(&status, "VmRSS").and_then(kilobytes).unwrap_or(0),
+        })
+    }
+
+    /// Of this process and its direct children, such as Postgres' backends. Memory that they share counts several times.
+    pub fn with_children(pid: u32) -> Option<Self> {
+        let mut total = Self::of(pid)?;
+        for entry in fs::read_dir("/proc").ok()?.flatten() {
+            let child = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            let Some(child) = child.filter(|child| parent_of(*child) == Some(pid)) else {
+                continue;
+            };
+            if let Some(usage) = Self::of(child) {
+                total.cpu += usage.cpu;
+                total.rss_bytes += usage.rss_bytes;
+            }
+        }
+        Some(total)
+    }
+}
+
+/// The fields of a stat line after the program's name, which may itself hold blanks and parentheses.
+fn after_name(stat: &str) -> impl Iterator<Item = &str> {
+    stat.rsplit_once(')')
+        .map_or("", |(_, rest)| rest)
+        .split_ascii_whitespace()
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    after_name(&stat).nth(1)?.parse().ok()
+}
+
+fn cpu_of(stat: &str) -> Option<Duration> {
+    let mut times = after_name(stat).skip(11).map(str::parse::<u64>);
+    let ticks = times.next()?.ok()? + times.next()?.ok()?;
+    Some(Duration::from_secs(ticks) / TICKS_PER_SECOND)
+}
+
+/// The value of the first line `name : value`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let is_it = |line: &&str| line.starts_with(name);
+    let (_, value) = text.lines().find(is_it)?.split_once(':')?;
+    Some(value.trim())
+}
+
+/// `"12 kB"` in bytes.
+fn kilobytes(value: &str) -> Option<u64> {
+    let count: u64 = value.strip_suffix("kB")?.trim().parse().ok()?;
+    count.checked_mul(1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_cannot_confuse_the_fields() {
+        let stat = "7 (a ) b) S 42 1 1 0 -1 0 0 0 0 0 150 50 0 0 20 0";
+        assert_eq!(cpu_of(stat), Some(Duration::from_secs(2)));
+        assert_eq!(after_name(stat).nth(1), Some("42"));
+        assert_eq!(cpu_of(""), None);
+    }
+
+    #[test]
+    fn fields_are_found_and_sizes_are_bytes() {
+        let text = "Name:\tforebay\nVmRSS:\t  2048 kB\n";
+        assert_eq!(field(text, "VmRSS").and_then(kilobytes), Some(2_097_152));
+        assert_eq!(field(text, "VmSwap"), None);
+    }
+
+    #[test]
+    fn this_process_can_be_looked_at() {
+        let usage = Usage::of(std::process::id()).unwrap();
+        assert!(usage.rss_bytes > 100_000);
+        assert!(Usage::with_children(std::process::id()).unwrap().rss_bytes >= usage.rss_bytes / 2);
+    }
+}

@@ -1,0 +1,277 @@
+//! The rounds of `bench send`: which variant is measured when, and what is noted around it.
+//! Promises that references are emptied before a round, and that nothing is projected any more when the next one begins.
+//! Does not prepare; it is given servers and conversations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Error;
+use super::lineup::{References, Variant};
+use super::machine::Usage;
+use super::report::{line_of_round, most_frequent};
+use super::send::{Hooks, Measured, Projector, Report, Taken, Target, asked};
+use crate::clock::Clock;
+use crate::event::ConversationId;
+use crate::load::callers::{self, Called};
+use crate::load::tally::rate;
+use crate::load::{self, Amount, Keys, Ledger, Narrator, OnRefusal, Pace, Round, Watch};
+
+/// A benchmark under way.
+pub(super) struct Bench<'a> {
+    pub(super) target: &'a Target,
+    pub(super) hooks: &'a Hooks,
+    pub(super) narrator: &'a Narrator,
+    pub(super) clock: &'a Clock,
+    pub(super) references: Option<References>,
+    pub(super) conversations: Vec<ConversationId>,
+    pub(super) ledger: Ledger,
+    pub(super) run: u32,
+    pub(super) report: Report,
+}
+
+impl Bench<'_> {
+    /// Every round begins with another variant, so that a drift of the machine meets all alike.
+    pub(super) async fn all_rounds(&mut self) -> Result<(), Error> {
+        let variants = self.report.options.variants.len();
+        for block in 0..self.report.options.connections.len() {
+            for round in 0..self.report.options.rounds {
+                for turn in 0..variants {
+                    let place = block * variants + (round + turn) % variants;
+                    self.one_round(place, round).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn one_round(&mut self, place: usize, nth: usize) -> Result<(), Error> {
+        let Measured {
+            variant,
+            connections,
+            ..
+        } = self.report.measured[place];
+        let label = variant.label();
+        let rounds = self.report.options.rounds;
+        self.narrator.moment(&format!(
+            "round {} of {rounds}: {label}, {connections} connections",
+            nth + 1
+        ));
+        if variant.is_forebay() {
+            let (round, taken) = self.forebay_round(variant, connections).await?;
+            self.report.measured[place].taken.push(taken);
+            self.report.measured[place].rounds.push(round);
+        } else {
+            let round = self.reference_round(variant, connections).await?;
+            self.report.measured[place].rounds.push(round);
+        }
+        let Some(round) = self.report.measured[place].rounds.last() else {
+            return Ok(());
+        };
+        self.narrator
+            .line(&line_of_round(label, connections, nth + 1, round));
+        if round.acknowledged == 0 {
+            return Err(Error::NothingAcknowledged {
+                what: label,
+                reasons: most_frequent(&round.refused),
+            });
+        }
+        Ok(())
+    }
+
+    async fn reference_round(
+        &mut self,
+        variant: Variant,
+        connections: u16,
+    ) -> Result<Round, Error> {
+        let Some(references) = &self.references else {
+            return Ok(Round::default());
+        };
+        references.empty().await?;
+        let url = references.url(variant).map(str::to_owned);
+        match url {
+            Some(url) => Ok(self.load(url, connections).await?.0),
+            None => self.raw_round(connections).await,
+        }
+    }
+
+    async fn forebay_round(
+        &mut self,
+        variant: Variant,
+        connections: u16,
+    ) -> Result<(Round, Taken), Error> {
+        let held = variant == Variant::ForebayHeld;
+        if held {
+            self.hold(Projector::Hold).await?;
+        }
+        let before = self.usage();
+        let loaded = self.load(self.target.url.clone(), connections).await;
+        let after = self.usage();
+        let lag = self.lag().await;
+        if held {
+            self.hold(Projector::Run).await?;
+        }
+        let (round, ledger) = loaded?;
+        let lag = lag?;
+        let span = self.report.options.warmup + self.report.options.round;
+        let projected = lag.map(|lag| (ledger.len() as u64).saturating_sub(lag));
+        let taken = Taken {
+            lag_at_end: lag,
+            projected_per_second: projected.filter(|_| !held).map(|rows| rate(rows, span)),
+            caught_up_per_second: self.catch_up(lag).await?,
+            server_rss_bytes: after[0].map(|usage| usage.rss_bytes),
+            server_cpu_seconds: cpu_between(before[0], after[0]),
+            nats_cpu_seconds: cpu_between(before[1], after[1]),
+            postgres_cpu_seconds: cpu_between(before[2], after[2]),
+        };
+        self.ledger.absorb(ledger);
+        Ok((round, taken))
+    }
+
+    async fn load(&mut self, url: String, connections: u16) -> Result<(Round, Ledger), Error> {
+        self.run = self.run.wrapping_add(1);
+        let options = &self.report.options;
+        let plan = load::Plan {
+            url,
+            api_key: self.target.api_key.clone(),
+            conversations: self.conversations.clone(),
+            connections,
+            amount: Amount::For(options.round),
+            warmup: options.warmup,
+            body_bytes: options.body_bytes,
+            keys: Keys::Given,
+            pace: Pace::AnswerByAnswer,
+            on_refusal: OnRefusal::GoOn,
+            run: self.run,
+        };
+        let outcome = self.watched(plan).await?;
+        let round = Round::of(&outcome.phases[0], outcome.span, outcome.unfinished);
+        Ok((round, outcome.ledger))
+    }
+
+    /// Runs a load and tells on a terminal how it goes.
+    async fn watched(&self, plan: load::Plan) -> Result<load::Outcome, Error> {
+        let watch = Arc::new(Watch::default());
+        let connections = plan.connections;
+        let running = load::run(plan, Arc::clone(&watch), self.clock.clone());
+        tokio::pin!(running);
+        loop {
+            tokio::select! {
+                outcome = &mut running => return Ok(outcome?),
+                () = tokio::time::sleep(TELL_EVERY) => {
+                    let (acknowledged, failed) = (watch.acknowledged(), watch.failed());
+                    self.narrator.moment(&format!(
+                        "{connections} connections: {acknowledged} acknowledged, {failed} not"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Raw records from as many callers as there would be connections.
+    async fn raw_round(&self, callers: u16) -> Result<Round, Error> {
+        let Some(references) = &self.references else {
+            return Ok(Round::default());
+        };
+        let options = &self.report.options;
+        let plan = callers::Plan {
+            callers: usize::from(callers),
+            groups: 1,
+            warmup: options.warmup,
+            length: options.round,
+        };
+        let (log, clock) = (references.log(), self.clock.clone());
+        let body = Bytes::from(vec![b'x'; options.body_bytes]);
+        let conversations: Arc<[ConversationId]> = self.conversations.as_slice().into();
+        let step = usize::from(callers);
+        let call = move |caller: usize, number: u64| {
+            let nth = usize::try_from(number)
+                .unwrap_or(0)
+                .wrapping_mul(step)
+                .wrapping_add(caller);
+            let conversation = conversations[nth % conversations.len()];
+            let (log, body) = (Arc::clone(&log), body.clone());
+            async move {
+                if log.append(conversation, body).await {
+                    Called::Stored(None)
+                } else {
+                    Called::Refused("refused")
+                }
+            }
+        };
+        let driven = async move { Ok(callers::drive(plan, &clock, call).await) };
+        let outcome = references.run(driven).await?;
+        Ok(Round::of(&outcome.total(), plan.length, outcome.unfinished))
+    }
+
+    fn usage(&self) -> [Option<Usage>; 3] {
+        let pids = self.target.pids;
+        [
+            pids.server.and_then(Usage::of),
+            pids.nats.and_then(Usage::of),
+            pids.postgres.and_then(Usage::with_children),
+        ]
+    }
+
+    async fn hold(&self, projector: Projector) -> Result<(), Error> {
+        match &self.hooks.hold {
+            Some(hold) => asked("asking the projector to wait or go on", hold(projector)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn lag(&self) -> Result<Option<u64>, Error> {
+        match &self.hooks.lag {
+            Some(lag) => asked("asking for the projector's lag", lag(()))
+                .await
+                .map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until everything is projected; rows a second, if there was enough to project.
+    async fn catch_up(&self, lag: Option<u64>) -> Result<Option<f64>, Error> {
+        let Some(lag) = lag else { return Ok(None) };
+        self.narrator
+            .moment(&format!("the projector catches up {lag} events"));
+        let began = self.clock.now();
+        while self.lag().await?.is_some_and(|lag| lag > 0) {
+            if self.clock.now().saturating_duration_since(began) > CATCH_UP_MAX {
+                return Err(Error::ProjectorBehind);
+            }
+            tokio::time::sleep(LAG_LOOK).await;
+        }
+        let took = self.clock.now().saturating_duration_since(began);
+        Ok((lag >= LAG_WORTH_MEASURING).then(|| rate(lag, took)))
+    }
+
+    /// Audits the receipts and gives the report.
+    pub(super) async fn finish(mut self) -> Result<Report, Error> {
+        self.report.acknowledged = self.ledger.len() as u64;
+        self.report.server_rss_bytes = self.usage()[0].map(|usage| usage.rss_bytes);
+        if let Some(stored) = &self.hooks.stored {
+            self.narrator.moment("reading the log back for the audit");
+            let stored = asked("reading the log back", stored(self.conversations)).await?;
+            self.report.audit = Some(self.ledger.audit(stored));
+        }
+        self.narrator.finish();
+        Ok(self.report)
+    }
+}
+
+/// A lag below this is caught up too soon to tell a rate from.
+const LAG_WORTH_MEASURING: u64 = 10_000;
+
+/// How often the lag is looked at while the projector catches up.
+const LAG_LOOK: Duration = Duration::from_millis(25);
+
+/// How long the projector may take to catch up; after that the next round would be unfair, and the run ends.
+const CATCH_UP_MAX: Duration = Duration::from_mins(5);
+
+/// How often the moving line is renewed; rare, because the line costs what is measured.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+
+fn cpu_between(before: Option<Usage>, after: Option<Usage>) -> Option<f64> {
+    Some(after?.cpu.saturating_sub(before?.cpu).as_secs_f64())
+}

@@ -1,0 +1,217 @@
+//! One connection's loop: takes a send when it is due, makes the request, notes what came of it.
+//! Promises that a send is noted exactly once an attempt, in the phase in which the attempt began.
+//! Does not decide when the run ends; the job does.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::connection::{Connection, Receipt};
+use super::ledger::{Entry, Ledger};
+use super::tally::Tally;
+use super::wire::{Common, ConversationText, KeyOf, SendRequest};
+use super::{OnRefusal, PHASES_MAX, Pace, Plan, REPEAT_PAUSE, Watch};
+use crate::clock::Clock;
+use crate::event::ConversationId;
+
+/// What the connections share.
+pub(super) struct Job {
+    pub(super) plan: Plan,
+    pub(super) address: SocketAddr,
+    pub(super) texts: Vec<ConversationText>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) clock: Clock,
+    pub(super) begin: Instant,
+    /// Sends that begin earlier are not tallied.
+    pub(super) measured_from: Instant,
+    pub(super) until: Instant,
+    pub(super) sends_left: AtomicU64,
+    /// Touched by one thread only, so the lock is never waited for.
+    pub(super) found: Mutex<Found>,
+}
+
+pub(super) struct Found {
+    pub(super) phases: [Tally; PHASES_MAX],
+    pub(super) ledger: Ledger,
+    pub(super) last_answer: Instant,
+}
+
+/// One connection's part of the job.
+pub(super) async fn work(job: Arc<Job>, worker: u16) {
+    let plan = &job.plan;
+    let mut request = SendRequest::new(Common {
+        host: plan.url.trim_start_matches("http://").trim_end_matches('/'),
+        api_key: &plan.api_key,
+        body_bytes: plan.body_bytes,
+        keys: plan.keys,
+    });
+    let mine = share_of(
+        job.texts.len(),
+        usize::from(plan.connections),
+        usize::from(worker),
+    );
+    let mut connection = None;
+    for (number, place) in (0..=u32::MAX).zip(mine.cycle()) {
+        let Some(due) = job.next_send(worker, number).await else {
+            return;
+        };
+        let key = KeyOf {
+            run: plan.run,
+            worker,
+            number,
+        };
+        let bytes = request.addressed(&job.texts[place], key);
+        loop {
+            let phase = job.watch.phase.load(Ordering::Relaxed);
+            let answered = job.attempt(&mut connection, bytes).await;
+            let acknowledged = answered.is_ok();
+            job.note(plan.conversations[place], phase, due, &answered);
+            if acknowledged {
+                break;
+            }
+            if connection.is_none() || plan.on_refusal == OnRefusal::Repeat {
+                tokio::time::sleep(REPEAT_PAUSE).await;
+            }
+            if plan.on_refusal == OnRefusal::GoOn || job.is_over() {
+                break;
+            }
+        }
+    }
+}
+
+/// Places of the conversations that this connection sends to: each conversation has one connection as long as there
+/// are enough, else the connections share.
+fn share_of(
+    conversations: usize,
+    workers: usize,
+    worker: usize,
+) -> impl Iterator<Item = usize> + Clone {
+    let first = worker % conversations.max(1);
+    (first..conversations).step_by(workers.max(1))
+}
+
+/// Why a send was not acknowledged.
+enum Refused {
+    Status(u16),
+    Broken(&'static str),
+}
+
+impl Job {
+    fn is_over(&self) -> bool {
+        self.watch.over.load(Ordering::Relaxed) || self.clock.now() >= self.until
+    }
+
+    /// When the send is due, after waiting for that; `None` when the run is over.
+    async fn next_send(&self, worker: u16, number: u32) -> Option<Instant> {
+        let due = match self.plan.pace {
+            Pace::AnswerByAnswer => self.clock.now(),
+            Pace::PerSecond(rate) => {
+                let nth = f64::from(number) * f64::from(self.plan.connections) + f64::from(worker);
+                let due = self.begin + Duration::from_secs_f64(nth / rate.max(f64::MIN_POSITIVE));
+                let wake = due.min(self.until);
+                tokio::time::sleep_until(tokio::time::Instant::from_std(wake)).await;
+                due
+            }
+        };
+        let take = |left: u64| left.checked_sub(1);
+        let left = &self.sends_left;
+        let over = due >= self.until || self.watch.over.load(Ordering::Relaxed);
+        let taken = !over
+            && left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+                .is_ok();
+        taken.then_some(due)
+    }
+
+    /// One request and its answer; opens the connection if there is none, and drops it when it is of no more use.
+    async fn attempt(
+        &self,
+        held: &mut Option<Connection>,
+        bytes: &[u8],
+    ) -> Result<Receipt, Refused> {
+        let mut connection = match held.take() {
+            Some(connection) => connection,
+            None => match Connection::open(self.address).await {
+                Ok(connection) => connection,
+                Err(_unreachable) => return Err(Refused::Broken("unreachable")),
+            },
+        };
+        let Ok(answer) = connection.exchange(bytes).await else {
+            return Err(Refused::Broken("broken"));
+        };
+        let receipt = match answer.status {
+            200 | 201 => {
+                Receipt::read(connection.body(&answer)).ok_or(Refused::Broken("unreadable"))
+            }
+            status => Err(Refused::Status(status)),
+        };
+        if !answer.closes {
+            *held = Some(connection);
+        }
+        receipt
+    }
+
+    fn note(
+        &self,
+        conversation: ConversationId,
+        phase: usize,
+        due: Instant,
+        answered: &Result<Receipt, Refused>,
+    ) {
+        let now = self.clock.now();
+        let counter = if answered.is_ok() {
+            &self.watch.acknowledged
+        } else {
+            &self.watch.failed
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.last_answer = now;
+        if let Ok(receipt) = answered {
+            found.ledger.acknowledge(Entry {
+                message: receipt.id,
+                conversation,
+                seq: receipt.seq,
+            });
+        }
+        if due < self.measured_from {
+            return;
+        }
+        let tally = &mut found.phases[phase];
+        match answered {
+            Ok(receipt) => {
+                tally.took(now.saturating_duration_since(due));
+                let in_time = u64::from(now <= self.until);
+                if receipt.duplicate {
+                    tally.repeated += in_time;
+                } else {
+                    tally.stored += in_time;
+                }
+            }
+            Err(Refused::Status(status)) => tally.refuse(&status.to_string()),
+            Err(Refused::Broken(how)) => tally.refuse(how),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_conversation_has_one_connection_while_there_are_enough() {
+        let mut all: Vec<usize> = (0..3).flat_map(|w| share_of(10, 3, w)).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn more_connections_than_conversations_share_them() {
+        let first = |w| share_of(2, 5, w).next();
+        assert_eq!(
+            (0..5).map(first).collect::<Vec<_>>(),
+            [Some(0), Some(1), Some(0), Some(1), Some(0)]
+        );
+    }
+}
