@@ -4,4 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    forebay::cli::main()
+}

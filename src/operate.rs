@@ -3,4 +3,5 @@
 //! Does not project; `projection` does.
 
 pub mod janitor;
+pub mod verify;
 pub mod watch;

@@ -4,6 +4,7 @@
 
 pub mod batch;
 pub mod poison;
+pub mod rebuild;
 
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,15 @@ pub enum Error {
         /// What the codec says.
         #[source]
         source: CodecError,
+    },
+    /// Postgres failed while the tables were rebuilt; the old ones are in place.
+    #[error("rebuilding the tables")]
+    Rebuild(#[source] store::Error),
+    /// New records came faster than they could be projected anew.
+    #[error("the fresh tables were not level with the old ones after {attempts} attempts; try again when there is less to do")]
+    NeverLevel {
+        /// How many times it was tried.
+        attempts: usize,
     },
     /// The rows belong to another log.
     #[error(
@@ -230,7 +240,8 @@ impl Projector {
             }
         };
         let follow = self.behind.insert(follow);
-        Batch::from_log(follow, &self.tail, BATCH_EVENTS_MAX).await
+        let end = self.tail.position();
+        Batch::from_log(follow, partition, (end, BATCH_EVENTS_MAX)).await
     }
 
     /// Writes a batch; `None` when the checkpoint is not where this projector takes it to be, or locked.

@@ -84,6 +84,12 @@ pub struct Server {
     pub shape: streams::Shape,
     /// What it knows of the log.
     pub journal: Journal,
+    /// Tenants, keys and channels.
+    pub directory: Directory,
+    /// The flow of sends.
+    pub ingest: Ingest,
+    /// The flow of reads.
+    pub history: History,
     /// Whether it is ready.
     pub board: Board,
     /// The log, for those who start a server to look at it.
@@ -158,10 +164,21 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         metrics.ingest.clone(),
     );
     let history = History::new(journal.clone(), interactive.clone(), clock.clone());
-    drop((ingest, history, directory));
     let pools = (interactive, background);
     let address = config.listen;
-    Ok(Server { address, supervisor, shape, journal, board, log, pools, exporter })
+    Ok(Server {
+        address,
+        supervisor,
+        shape,
+        journal,
+        directory,
+        ingest,
+        history,
+        board,
+        log,
+        pools,
+        exporter,
+    })
 }
 
 /// Starts a server and keeps it until a signal or a fatal failure; the second signal forces.

@@ -105,22 +105,17 @@ impl Watch {
 
     async fn look_at_database(&self, own: Option<PgConnection>) -> Option<PgConnection> {
         let now = self.clock.now();
-        match self.ask(own, now + LOOK_MAX).await {
-            Some((conn, pending)) => {
-                self.board.pass(Check::Database, now);
-                if pending == 0 {
-                    self.board.pass(Check::Migrations, now);
-                    self.board.pass(Check::Started, now);
-                } else {
-                    self.board.fail(Check::Migrations, "migrations are not applied", now);
-                }
-                Some(conn)
-            }
-            None => {
-                self.board.fail(Check::Database, "Postgres does not answer", self.clock.now());
-                None
-            }
+        let Some((conn, pending)) = self.ask(own, now + LOOK_MAX).await else {
+            self.board.fail(Check::Database, "Postgres does not answer", self.clock.now());
+            return None;
+        };
+        self.board.pass(Check::Database, now);
+        if pending == 0 {
+            self.board.pass(Check::Migrations, now);
+        } else {
+            self.board.fail(Check::Migrations, "migrations are not applied", now);
         }
+        Some(conn)
     }
 
     /// How many migrations are pending, on a connection that is kept as long as it works.

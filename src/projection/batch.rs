@@ -8,7 +8,7 @@ use tracing::error;
 
 use super::Error;
 use crate::event::record::CodecError;
-use crate::event::{Event, Record};
+use crate::event::{Event, Partition, Record};
 use crate::journal::Tail;
 use crate::journal::ring::{Folded, Window};
 use crate::lifecycle::chain;
@@ -37,19 +37,18 @@ impl Batch {
         }
     }
 
-    /// From the log, up to where the tail is.
+    /// From the log, up to a position and within so many events.
     ///
     /// # Errors
     /// When the log cannot be read or a newer version wrote to it.
     pub async fn from_log(
         follow: &mut Follow,
-        tail: &Tail,
-        events_max: usize,
+        partition: Partition,
+        (end, events_max): (u64, usize),
     ) -> Result<Self, Error> {
         let mut batch = Self { records: Vec::new(), last: follow.position() };
         let (mut events, mut bytes) = (0, 0);
-        while events < events_max && bytes < BATCH_BYTES_MAX && follow.position() < tail.position()
-        {
+        while events < events_max && bytes < BATCH_BYTES_MAX && follow.position() < end {
             let (position, raw) = follow.next().await?;
             bytes += raw.len();
             batch.last = position;
@@ -59,13 +58,12 @@ impl Batch {
                     batch.records.push(Arc::new(Folded { position, bytes: raw.len(), record }));
                 }
                 Err(source @ CodecError::Version(_)) => {
-                    return Err(Error::Newer { partition: tail.partition(), position, source });
+                    return Err(Error::Newer { partition, position, source });
                 }
                 Err(other) => error!(
                     position,
                     error = %chain(&other),
-                    "position {position} of partition {} holds no record and is not projected",
-                    tail.partition()
+                    "position {position} of partition {partition} holds no record and is not projected"
                 ),
             }
         }
