@@ -87,6 +87,10 @@ impl TryRng for Dice {
     }
 }
 
+/// Marks an answer that is what it is, whatever its status: a probe's 503 is no problem document.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deliberate;
+
 /// The router with everything around it.
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -142,9 +146,10 @@ impl Frame {
     /// Renders the problem that a response carries, or the one that its bare status stands for.
     fn finish(&self, mut response: Response, id: &HeaderValue) -> Response {
         let carried = response.extensions_mut().remove::<Problem>();
+        let deliberate = response.extensions().get::<Deliberate>().is_some();
         let problem = match carried {
             Some(problem) => problem,
-            None => match bare(response.status()) {
+            None => match bare(response.status()).filter(|_| !deliberate) {
                 Some(problem) => problem,
                 None => return response,
             },

@@ -12,6 +12,8 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_
 use hyper::{HeaderMap, StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// Every code that an answer can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -421,11 +423,14 @@ pub(super) struct ProblemBody {
     head_seq: Option<u64>,
 }
 
+pub(super) fn routes() -> OpenApiRouter {
+    OpenApiRouter::new().routes(routes!(page))
+}
+
 /// The page that a problem's `type` points to.
 #[utoipa::path(get, path = "/problems/{code}", tag = "docs", params(("code" = String, Path, description = "A problem's code")),
     responses((status = 200, description = "A page about the code", content_type = "text/html", body = String)))]
-#[expect(clippy::unused_async, reason = "the router takes async functions only")]
-pub(super) async fn page(Path(name): Path<String>) -> Result<Html<String>, Problem> {
+async fn page(Path(name): Path<String>) -> Result<Html<String>, Problem> {
     let row = TABLE.iter().find(|row| row.name == name);
     let row = row.ok_or_else(|| Problem::not_found("There is no such problem code."))?;
     let (code, status, title, meaning) = (row.name, row.status, row.title, row.meaning);

@@ -2,6 +2,10 @@
 //! Promises that only tokens of this server's key and algorithm pass, and that what a token is bound to is kept.
 //! Does not look anything up: whether the tenant still exists, the caller asks the directory.
 
+mod issue;
+
+pub(super) use issue::{Issuer, routes};
+
 use std::time::Duration;
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
