@@ -3,8 +3,8 @@
 //! Does not know SQL, subjects or policies; it turns requests into calls of flows and their answers into statuses.
 
 mod access;
-mod channels;
 mod conversations;
+mod directory;
 mod docs;
 pub mod frame;
 pub mod listen;
@@ -12,12 +12,12 @@ mod messages;
 mod probes;
 pub mod problem;
 mod request;
-mod tenants;
-pub mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::clock::Clock;
@@ -28,12 +28,18 @@ use crate::metrics::Metrics;
 use crate::readiness::Board;
 
 pub use access::OperatorToken;
+pub use access::tokens;
 pub use frame::{Dice, Frame};
 pub use listen::Door;
 pub use probes::Render;
 pub use request::Seeds;
 
 use access::Doorkeeper;
+use access::issue::{self, Issuer};
+use conversations::Conversations;
+use directory::{Desk, channels, tenants};
+use messages::{Pages, Sends};
+use probes::{Probes, Status};
 use problem::{Code, Problem};
 
 /// Everything that the doors lead to.
@@ -74,82 +80,109 @@ pub struct Fittings {
 pub fn frame(rooms: Rooms, fittings: Fittings) -> Frame {
     let (clock, dice) = (fittings.clock.clone(), fittings.dice.clone());
     let (metrics, retry_base) = (fittings.metrics.api.clone(), fittings.retry_base);
-    let (router, openapi) = router(rooms, fittings).split_for_parts();
-    let router = router.merge(docs::routes(openapi));
-    let router = router.fallback(nowhere).method_not_allowed_fallback(not_so);
-    Frame {
-        router,
-        clock,
-        dice,
-        metrics,
-        retry_base,
-    }
+    let document = docs::Document::of(&openapi());
+    let routes = routes(states(rooms, fittings, document));
+    let router = Router::from(routes).fallback(nowhere).method_not_allowed_fallback(not_so);
+    Frame { router, clock, dice, metrics, retry_base }
 }
 
-/// Every documented route with its state.
-fn router(rooms: Rooms, fittings: Fittings) -> OpenApiRouter {
+/// The OpenAPI document of all calls.
+pub fn openapi() -> OpenApi {
+    let mut openapi = docs::begin();
+    for family in [
+        messages::routes_of_sends().into_openapi(),
+        messages::routes_of_pages().into_openapi(),
+        conversations::routes().into_openapi(),
+        issue::routes().into_openapi(),
+        channels::routes().into_openapi(),
+        tenants::routes().into_openapi(),
+        probes::routes().into_openapi(),
+        probes::routes_of_status().into_openapi(),
+        problem::routes().into_openapi(),
+        docs::routes().into_openapi(),
+    ] {
+        openapi.merge(family);
+    }
+    docs::complete(&mut openapi);
+    openapi
+}
+
+/// What each family can touch.
+struct States {
+    sends: Arc<Sends>,
+    pages: Arc<Pages>,
+    conversations: Arc<Conversations>,
+    issuer: Arc<Issuer>,
+    desk: Arc<Desk>,
+    probes: Arc<Probes>,
+    status: Arc<Status>,
+    document: Arc<docs::Document>,
+}
+
+/// Every route with its state.
+fn routes(states: States) -> OpenApiRouter {
+    OpenApiRouter::new()
+        .merge(messages::routes_of_sends().with_state(states.sends))
+        .merge(messages::routes_of_pages().with_state(states.pages))
+        .merge(conversations::routes().with_state(states.conversations))
+        .merge(issue::routes().with_state(states.issuer))
+        .merge(channels::routes().with_state(Arc::clone(&states.desk)))
+        .merge(tenants::routes().with_state(states.desk))
+        .merge(probes::routes().with_state(states.probes))
+        .merge(probes::routes_of_status().with_state(states.status))
+        .merge(problem::routes())
+        .merge(docs::routes().with_state(states.document))
+}
+
+fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States {
+    let Rooms { directory, ingest, history, board } = rooms;
     let clock = fittings.clock;
     let tokens = Arc::new(fittings.tokens);
     let doorkeeper = Arc::new(Doorkeeper {
-        directory: rooms.directory.clone(),
+        directory: directory.clone(),
         tokens: Arc::clone(&tokens),
         operator: fittings.operator,
     });
-    let sends = messages::Sends {
-        doorkeeper: Arc::clone(&doorkeeper),
-        ingest: rooms.ingest.clone(),
-        clock: clock.clone(),
-        metrics: fittings.metrics.ingest,
-    };
-    let pages = messages::Pages {
-        doorkeeper: Arc::clone(&doorkeeper),
-        history: rooms.history.clone(),
-        clock: clock.clone(),
-    };
-    let conversations = conversations::Conversations {
-        doorkeeper: Arc::clone(&doorkeeper),
-        ingest: rooms.ingest,
-        history: rooms.history,
-        clock: clock.clone(),
-    };
-    let issuer = tokens::Issuer {
-        doorkeeper: Arc::clone(&doorkeeper),
-        tokens,
-        clock: clock.clone(),
-        dice: fittings.dice,
-    };
-    let tenants = tenants::Tenants {
-        doorkeeper: Arc::clone(&doorkeeper),
-        directory: rooms.directory.clone(),
-        clock: clock.clone(),
-        seeds: fittings.seeds.clone(),
-    };
-    let channels = channels::Channels {
-        doorkeeper: Arc::clone(&doorkeeper),
-        directory: rooms.directory.clone(),
-        clock: clock.clone(),
-        seeds: fittings.seeds,
-    };
-    let started = clock.now();
-    let probes = Arc::new(probes::Probes {
-        board: rooms.board,
-        clock,
-        render: fittings.render,
-    });
-    let status = probes::Status {
-        doorkeeper,
-        directory: rooms.directory,
-        probes: Arc::clone(&probes),
-        started,
-    };
-    docs::begin()
-        .merge(messages::routes(sends, pages))
-        .merge(conversations::routes(conversations))
-        .merge(tokens::routes(issuer))
-        .merge(channels::routes(channels))
-        .merge(tenants::routes(tenants))
-        .merge(probes::routes(probes, status))
-        .merge(problem::routes())
+    let probes = Arc::new(Probes { board, clock: clock.clone(), render: fittings.render });
+    States {
+        sends: Arc::new(Sends {
+            policy: ingest.policy().and_then(|policy| policy.to_string().try_into().ok()),
+            doorkeeper: Arc::clone(&doorkeeper),
+            ingest: ingest.clone(),
+            clock: clock.clone(),
+        }),
+        pages: Arc::new(Pages {
+            doorkeeper: Arc::clone(&doorkeeper),
+            history: history.clone(),
+            clock: clock.clone(),
+        }),
+        conversations: Arc::new(Conversations {
+            doorkeeper: Arc::clone(&doorkeeper),
+            ingest,
+            history,
+            clock: clock.clone(),
+        }),
+        issuer: Arc::new(Issuer {
+            doorkeeper: Arc::clone(&doorkeeper),
+            tokens,
+            clock: clock.clone(),
+            dice: fittings.dice,
+        }),
+        desk: Arc::new(Desk {
+            doorkeeper: Arc::clone(&doorkeeper),
+            directory: directory.clone(),
+            clock: clock.clone(),
+            seeds: fittings.seeds,
+        }),
+        status: Arc::new(Status {
+            doorkeeper,
+            directory,
+            probes: Arc::clone(&probes),
+            started: clock.now(),
+        }),
+        probes,
+        document: Arc::new(document),
+    }
 }
 
 async fn nowhere() -> Problem {
@@ -162,3 +195,6 @@ async fn not_so() -> Problem {
         "The path does not have this method; Allow lists those that it has.",
     )
 }
+
+#[cfg(test)]
+mod tests;

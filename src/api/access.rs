@@ -2,6 +2,9 @@
 //! Promises that nobody is let in whom the directory has not, and that a bound token does nothing beyond its bounds.
 //! Does not know what the routes do; each says whom it serves.
 
+pub(super) mod issue;
+pub mod tokens;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,8 +12,8 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq as _;
 
+use self::tokens::{Grant, Tokens};
 use super::problem::{Code, Problem};
-use super::tokens::{self, Grant, Tokens};
 use crate::clock::Timestamp;
 use crate::directory::{Directory, Tenant, TenantStatus};
 use crate::event::ConversationId;
@@ -166,18 +169,10 @@ impl Doorkeeper {
         now: Timestamp,
     ) -> Result<Speaker, Problem> {
         let speaker = match self.identify(headers, now)? {
-            Caller::Tenant(tenant) => Speaker {
-                tenant,
-                grant: None,
-            },
-            Caller::User(tenant, grant) => Speaker {
-                tenant,
-                grant: Some(grant),
-            },
+            Caller::Tenant(tenant) => Speaker { tenant, grant: None },
+            Caller::User(tenant, grant) => Speaker { tenant, grant: Some(grant) },
             Caller::Operator => {
-                return Err(forbidden(
-                    "The operator does not take part in conversations.",
-                ));
+                return Err(forbidden("The operator does not take part in conversations."));
             }
         };
         speaker.check(conversation)?;
@@ -196,10 +191,7 @@ impl Doorkeeper {
             }
             Credential::Token(token) => self.identify_user(token, now),
             Credential::Other(text) => {
-                let is_operator = self
-                    .operator
-                    .as_ref()
-                    .is_some_and(|operator| operator.is(text));
+                let is_operator = self.operator.as_ref().is_some_and(|operator| operator.is(text));
                 is_operator
                     .then_some(Caller::Operator)
                     .ok_or_else(|| unauthorized("The credential is not valid.", true))
@@ -209,11 +201,7 @@ impl Doorkeeper {
 
     fn identify_user(&self, token: &str, now: Timestamp) -> Result<Caller, Problem> {
         // The operator's own token may happen to have two dots.
-        if self
-            .operator
-            .as_ref()
-            .is_some_and(|operator| operator.is(token))
-        {
+        if self.operator.as_ref().is_some_and(|operator| operator.is(token)) {
             return Ok(Caller::Operator);
         }
         let grant = self.tokens.check(token, now).map_err(|error| match error {
@@ -291,19 +279,13 @@ mod tests {
         use crate::directory::NewTenant;
         use crate::event::TenantId;
         let now = Timestamp::default();
-        let new = NewTenant {
-            name: "acme".to_owned(),
-            ..NewTenant::default()
-        };
+        let new = NewTenant { name: "acme".to_owned(), ..NewTenant::default() };
         let id = TenantId::derive([1; 16]);
         let own = ConversationId::derive([2; 16]);
         let mut grant = Grant::starting(now, id, tokens::TTL_DEFAULT);
         grant.conversation = Some(own);
         let tenant = Arc::new(Tenant::new(id, new, now).unwrap());
-        let mut speaker = Speaker {
-            tenant,
-            grant: Some(grant),
-        };
+        let mut speaker = Speaker { tenant, grant: Some(grant) };
         assert!(speaker.check(own).is_ok());
         let refused = speaker.check(ConversationId::derive([3; 16])).unwrap_err();
         assert_eq!(refused.code(), Code::Forbidden);

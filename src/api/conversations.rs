@@ -3,7 +3,6 @@
 //! Does not read or send messages.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -17,22 +16,17 @@ use utoipa_axum::routes;
 
 use super::access::Doorkeeper;
 use super::frame::{BodyLimit, read_body, trace};
-use super::messages::{SEND_DEADLINE, busy, ingest_problem, rejected, verdict_problem};
-use super::problem::{Code, Problem};
+use super::messages::SEND_DEADLINE;
+use super::messages::refusal::{busy, history_problem, ingest_problem, rejected, verdict_problem};
+use super::problem::{Code, Fault, Problem};
 use super::request::{At, json, located, raw, rfc3339_option};
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;
 use crate::event::limits::BODY_BYTES_MAX;
-use crate::event::{ChannelId, ConversationId, TenantId, id};
-use crate::history::{self, History, View};
-use crate::ingest::{self, Ingest, Opener, draft};
-use crate::journal::{Receipt, Status, Verdict};
-
-/// How long a read may take: clients are promised an answer within two seconds.
-pub(super) const READ_DEADLINE: Duration = Duration::from_millis(1_500);
-
-/// Room that the opening, closing or reopening of a conversation takes in the queue, at most, in bytes.
-const CHANGE_BYTES: usize = 1_024;
+use crate::event::{Body, ChannelId, ConversationId, TenantId, id};
+use crate::history::{History, View};
+use crate::ingest::{self, Checked, Ingest, draft};
+use crate::journal::{Intent, Receipt, Status, Verdict};
 
 /// What this family can touch.
 #[derive(Debug)]
@@ -50,10 +44,7 @@ pub(super) struct Conversations {
 #[expect(dead_code, reason = "only described; ingest reads it")]
 pub(super) struct NewConversationBody {
     /// An id of the caller's own; made by the server when left out.
-    #[schema(
-        example = "cnv_0190000000007000800000000000000a",
-        pattern = "^cnv_[0-9a-f]{32}$"
-    )]
+    #[schema(example = "cnv_0190000000007000800000000000000a", pattern = "^cnv_[0-9a-f]{32}$")]
     id: Option<String>,
     /// Channels that are linked to it.
     #[schema(max_items = 100)]
@@ -74,10 +65,7 @@ pub(super) struct ConversationBody {
     /// Its last seq.
     head_seq: u64,
     /// When it was opened; left out when only the database knows and cannot be asked.
-    #[serde(
-        serialize_with = "rfc3339_option",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     created_at: Option<Timestamp>,
     /// The notes that it was opened with, where they are at hand.
@@ -90,13 +78,12 @@ pub(super) struct ConversationBody {
     channel_ids: Vec<ChannelId>,
 }
 
-pub(super) fn routes(state: Conversations) -> OpenApiRouter {
+pub(super) fn routes() -> OpenApiRouter<Arc<Conversations>> {
     OpenApiRouter::new()
         .routes(routes!(open))
         .routes(routes!(get))
         .routes(routes!(close))
         .routes(routes!(reopen))
-        .with_state(Arc::new(state))
 }
 
 /// How a conversation is to change.
@@ -108,17 +95,7 @@ enum Change {
 
 impl Conversations {
     fn tenant(&self, parts: &Parts) -> Result<Arc<Tenant>, Problem> {
-        self.doorkeeper
-            .tenant(&parts.headers, self.clock.timestamp())
-    }
-
-    async fn view(
-        &self,
-        tenant: TenantId,
-        id: ConversationId,
-    ) -> Result<Option<View>, history::Error> {
-        let deadline = self.clock.now() + READ_DEADLINE;
-        self.history.conversation(tenant, id, deadline).await
+        self.doorkeeper.tenant(&parts.headers, self.clock.timestamp())
     }
 
     /// The conversation as it is after something was stored in it, however much of it is known.
@@ -129,7 +106,7 @@ impl Conversations {
         stored: (StatusCode, &Receipt, Status),
     ) -> Result<Response, Problem> {
         let (code, receipt, status) = stored;
-        match self.view(tenant, id).await {
+        match self.history.conversation(tenant, id).await {
             Ok(Some(view)) => json(code, &shown(id, view)),
             // It is stored; that the rest cannot be looked up is no reason to say otherwise.
             Ok(None) | Err(_) => json(
@@ -154,36 +131,68 @@ impl Conversations {
     ) -> Result<Response, Problem> {
         let (parts, _body) = request.into_parts();
         let tenant = self.tenant(&parts)?;
-        let place = self.ingest.admit(id, CHANGE_BYTES).map_err(busy)?;
-        let asked = ingest::Request {
-            tenant: tenant.id,
-            conversation: id,
-            user: None,
-            key: None,
-            trace: trace(&parts.headers),
-            now: self.clock.timestamp(),
+        let (body, intent, status) = match change {
+            Change::Close => (Body::Closed, Intent::Close, Status::Closed),
+            Change::Reopen => (Body::Reopened, Intent::Reopen, Status::Open),
         };
-        let deadline: Instant = self.clock.now() + SEND_DEADLINE;
-        let (verdict, status) = match change {
-            Change::Close => (
-                self.ingest.close(place, &asked, deadline).await,
-                Status::Closed,
-            ),
-            Change::Reopen => (
-                self.ingest.reopen(place, &asked, deadline).await,
-                Status::Open,
-            ),
-        };
-        match verdict.map_err(|error| ingest_problem(&error))? {
+        let asked = self.asked(&parts, tenant.id, id);
+        match self.append(body, intent, &asked).await? {
             Verdict::Stored(receipt) | Verdict::Duplicate(receipt) => {
-                self.after(tenant.id, id, (StatusCode::OK, &receipt, status))
-                    .await
+                self.after(tenant.id, id, (StatusCode::OK, &receipt, status)).await
             }
             refused @ (Verdict::KeyConflict
             | Verdict::Closed
             | Verdict::NotFound
             | Verdict::Cold) => Err(verdict_problem(refused)),
         }
+    }
+
+    fn asked<'a>(
+        &self,
+        parts: &'a Parts,
+        tenant: TenantId,
+        conversation: ConversationId,
+    ) -> ingest::Request<'a> {
+        ingest::Request {
+            tenant,
+            conversation,
+            user: None,
+            key: None,
+            trace: trace(&parts.headers),
+            now: self.clock.timestamp(),
+        }
+    }
+
+    async fn append(
+        &self,
+        body: Body,
+        intent: Intent,
+        asked: &ingest::Request<'_>,
+    ) -> Result<Verdict, Problem> {
+        let place = self.ingest.admit(asked.conversation, body.size()).map_err(busy)?;
+        let make_id = || self.ingest.make_id(asked.now);
+        let draft = Checked::from(body).into_draft(asked, intent, make_id);
+        let deadline = self.clock.now() + SEND_DEADLINE;
+        let verdicts = self.ingest.append(place, vec![draft], deadline).await;
+        let verdict = verdicts.map_err(|error| ingest_problem(&error))?.into_iter().next();
+        verdict.ok_or_else(|| Problem::internal("a change without a verdict"))
+    }
+
+    /// Refuses channels that the tenant does not have.
+    fn check_channels(&self, tenant: TenantId, channels: &[ChannelId]) -> Result<(), Problem> {
+        let directory = &self.doorkeeper.directory;
+        let unknown = channels.iter().filter(|id| directory.channel(tenant, **id).is_none());
+        let faults: Vec<Fault> = unknown
+            .take(draft::ERRORS_MAX)
+            .map(|id| Fault {
+                pointer: "/channelIds".to_owned(),
+                detail: format!("{id} is no channel of this tenant"),
+            })
+            .collect();
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(Problem::new(Code::InvalidMessage, "A field breaks a rule.").with_faults(faults))
     }
 }
 
@@ -217,15 +226,16 @@ async fn open(
     let tenant = conversations.tenant(&parts)?;
     let bytes = read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?;
     let opened = draft::open(&bytes).map_err(rejected)?;
-    let opener = Opener {
-        tenant: tenant.id,
-        trace: trace(&parts.headers),
-        now: conversations.clock.timestamp(),
+    conversations.check_channels(tenant.id, &opened.opening.channels)?;
+    let (id, intent) = if let Some(id) = opened.id {
+        (id, Intent::OpenNamed)
+    } else {
+        let now = conversations.clock.timestamp();
+        (conversations.ingest.make_conversation(now), Intent::OpenNew)
     };
-    let deadline = conversations.clock.now() + SEND_DEADLINE;
-    let answered = conversations.ingest.open(opened, &opener, deadline).await;
-    let (id, verdict) = answered.map_err(|error| ingest_problem(&error))?;
-    match verdict {
+    let asked = conversations.asked(&parts, tenant.id, id);
+    let body = Body::Opened(Box::new(opened.opening));
+    match conversations.append(body, intent, &asked).await? {
         Verdict::Stored(receipt) => {
             let created = ConversationBody {
                 id,
@@ -259,10 +269,8 @@ async fn get(
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
     let tenant = conversations.tenant(&parts)?;
-    let view = conversations
-        .view(tenant.id, id)
-        .await
-        .map_err(|error| history_problem(&error))?;
+    let view = conversations.history.conversation(tenant.id, id).await;
+    let view = view.map_err(|error| history_problem(&error))?;
     let view = view.ok_or_else(|| Problem::not_found("There is no such conversation."))?;
     json(StatusCode::OK, &shown(id, view))
 }
@@ -289,27 +297,4 @@ async fn reopen(
     request: Request,
 ) -> Result<Response, Problem> {
     conversations.change(id, Change::Reopen, request).await
-}
-
-/// What history could not do, as a problem.
-pub(super) fn history_problem(error: &history::Error) -> Problem {
-    let cause = crate::lifecycle::chain(error);
-    match error {
-        history::Error::NotFound => Problem::not_found("There is no such conversation."),
-        history::Error::ReplayUnavailable {
-            watermark,
-            head_seq,
-        } => Problem::new(
-            Code::ReplayUnavailable,
-            "This part of the history cannot be read now. Continue from the watermark later.",
-        )
-        .with_progress(*watermark, *head_seq)
-        .with_cause(cause),
-        history::Error::Unavailable => Problem::new(
-            Code::DatabaseUnavailable,
-            "The database cannot be asked now.",
-        )
-        .with_cause(cause),
-        history::Error::Broken => Problem::internal(cause),
-    }
 }

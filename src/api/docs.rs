@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::Response;
@@ -32,19 +31,10 @@ const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script
 
 /// The families of calls, in the order in which a newcomer meets them.
 const TAGS: [(&str, &str); 7] = [
-    (
-        "messages",
-        "Send and read. A send that was answered with 2xx is stored durably.",
-    ),
-    (
-        "conversations",
-        "An ordered sequence of events: its `seq` is 1, 2, 3 … without holes.",
-    ),
+    ("messages", "Send and read. A send that was answered with 2xx is stored durably."),
+    ("conversations", "An ordered sequence of events: its `seq` is 1, 2, 3 … without holes."),
     ("tokens", "Short-lived credentials for end users."),
-    (
-        "channels",
-        "Webhook subscriptions of a tenant: their configuration.",
-    ),
+    ("channels", "Webhook subscriptions of a tenant: their configuration."),
     ("tenants", "For the operator: tenants and their API keys."),
     ("operation", "Probes, metrics and the status of the server."),
     ("docs", "These pages."),
@@ -60,8 +50,8 @@ const SCHEMES: [(&str, &str); 3] = [
     ),
 ];
 
-/// An empty router with the document's head.
-pub(super) fn begin() -> OpenApiRouter {
+/// The document's head.
+pub(super) fn begin() -> OpenApi {
     let license = LicenseBuilder::new()
         .name("MIT OR Apache-2.0")
         .identifier(Some("MIT OR Apache-2.0"))
@@ -77,30 +67,27 @@ pub(super) fn begin() -> OpenApiRouter {
         .license(Some(license))
         .build();
     let tag = |(name, text): &(&str, &str)| {
-        TagBuilder::new()
-            .name(*name)
-            .description(Some(*text))
-            .build()
+        TagBuilder::new().name(*name).description(Some(*text)).build()
     };
     let tags = TAGS.iter().map(tag);
-    OpenApiRouter::with_openapi(OpenApiBuilder::new().info(info).tags(Some(tags)).build())
+    OpenApiBuilder::new().info(info).tags(Some(tags)).build()
 }
 
-/// The two pages, with the document that they show.
-pub(super) fn routes(mut openapi: OpenApi) -> Router {
-    let (router, own) = OpenApiRouter::new()
-        .routes(routes!(document))
-        .routes(routes!(page))
-        .split_for_parts();
-    openapi.merge(own);
-    complete(&mut openapi);
-    let text = openapi.to_json().unwrap_or_default();
-    router.with_state(Arc::new(Document(text.into())))
+/// The two pages.
+pub(super) fn routes() -> OpenApiRouter<Arc<Document>> {
+    OpenApiRouter::new().routes(routes!(document)).routes(routes!(page))
 }
 
 /// The document as it is sent.
 #[derive(Debug)]
-struct Document(Bytes);
+pub(super) struct Document(Bytes);
+
+impl Document {
+    /// Of a finished document.
+    pub(super) fn of(openapi: &OpenApi) -> Self {
+        Self(openapi.to_json().unwrap_or_default().into())
+    }
+}
 
 /// This document.
 #[utoipa::path(get, path = "/openapi.json", tag = "docs",
@@ -115,10 +102,7 @@ async fn document(State(document): State<Arc<Document>>) -> Response {
 async fn page() -> Response {
     let mut response = answer(PAGE, "text/html; charset=utf-8");
     let headers = response.headers_mut();
-    headers.insert(
-        CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static(PAGE_POLICY),
-    );
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
     response
 }
 
@@ -131,13 +115,11 @@ fn answer(body: impl Into<Body>, media_type: &'static str) -> Response {
 }
 
 /// Adds what all calls have in common: who may call, and the problems that they can answer.
-fn complete(openapi: &mut OpenApi) {
+pub(super) fn complete(openapi: &mut OpenApi) {
     let components = openapi.components.get_or_insert_with(Components::new);
     for (name, text) in SCHEMES {
-        let scheme = HttpBuilder::new()
-            .scheme(HttpAuthScheme::Bearer)
-            .description(Some(text))
-            .build();
+        let scheme =
+            HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(text)).build();
         components.add_security_scheme(name, SecurityScheme::Http(scheme));
     }
     let mut schemas = vec![(ProblemBody::name().into_owned(), ProblemBody::schema())];
@@ -160,9 +142,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut O
         ("patch", &mut item.patch),
         ("delete", &mut item.delete),
     ];
-    slots
-        .into_iter()
-        .filter_map(|(method, slot)| Some((method, slot.as_mut()?)))
+    slots.into_iter().filter_map(|(method, slot)| Some((method, slot.as_mut()?)))
 }
 
 /// Which problems a call can answer, by what it takes and whether it writes.
@@ -179,11 +159,7 @@ fn problems_of(path: &str, method: &str, operation: &Operation) -> Vec<Code> {
         codes.push(Code::BadRequest);
     }
     if operation.request_body.is_some() {
-        codes.extend([
-            Code::BadRequest,
-            Code::RequestTimeout,
-            Code::PayloadTooLarge,
-        ]);
+        codes.extend([Code::BadRequest, Code::RequestTimeout, Code::PayloadTooLarge]);
         codes.extend([Code::UnsupportedMediaType, Code::InvalidMessage]);
     }
     let is_of_messages = path.contains("/messages");
@@ -200,11 +176,7 @@ fn problems_of(path: &str, method: &str, operation: &Operation) -> Vec<Code> {
         codes.push(Code::DatabaseUnavailable);
     }
     if method == "post" && is_of_messages {
-        codes.extend([
-            Code::ConversationClosed,
-            Code::IdempotencyConflict,
-            Code::RateLimited,
-        ]);
+        codes.extend([Code::ConversationClosed, Code::IdempotencyConflict, Code::RateLimited]);
     }
     codes
 }
@@ -223,10 +195,7 @@ fn add_problems(operation: &mut Operation, codes: &[Code]) {
             .description(names.join(", "))
             .content("application/problem+json", content)
             .build();
-        operation
-            .responses
-            .responses
-            .insert(status.to_string(), response.into());
+        operation.responses.responses.insert(status.to_string(), response.into());
     }
 }
 
@@ -236,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_page_takes_nothing_from_elsewhere() {
-        for foreign in ["http://", "https://", "src=", "@import", "url("] {
+        for foreign in ["http://", "https://", "src=", "@import", " url("] {
             assert!(!PAGE.contains(foreign), "{foreign}");
         }
         assert!(PAGE.lines().count() <= 250);

@@ -57,10 +57,7 @@ impl Dice {
     /// The next number.
     pub fn draw(&self) -> u64 {
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-        let z = self
-            .0
-            .fetch_add(GOLDEN, Ordering::Relaxed)
-            .wrapping_add(GOLDEN);
+        let z = self.0.fetch_add(GOLDEN, Ordering::Relaxed).wrapping_add(GOLDEN);
         let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -112,11 +109,7 @@ impl Frame {
         let started = self.clock.now();
         let route = route_of(request.method(), request.uri().path());
         let id = self.request_id(request.headers());
-        let trace = request
-            .headers()
-            .get(TRACEPARENT)
-            .filter(|value| is_trace(value))
-            .cloned();
+        let trace = request.headers().get(TRACEPARENT).filter(|value| is_trace(value)).cloned();
         let work = AssertUnwindSafe(self.router.clone().call(request)).catch_unwind();
         let answered = match work.await {
             Ok(Ok(response)) => response,
@@ -136,9 +129,7 @@ impl Frame {
             headers.insert(TRACEPARENT, trace);
         }
         let took = self.clock.now().saturating_duration_since(started);
-        self.metrics
-            .requests(route, response.status().as_u16())
-            .increment(1);
+        self.metrics.requests(route, response.status().as_u16()).increment(1);
         self.metrics.duration(route).record(took);
         response
     }
@@ -175,10 +166,7 @@ impl Frame {
 
     /// The caller's own id for the request if it is harmless, else a new one.
     fn request_id(&self, headers: &HeaderMap) -> HeaderValue {
-        if let Some(chosen) = headers
-            .get(REQUEST_ID)
-            .filter(|id| is_request_id(id.as_bytes()))
-        {
+        if let Some(chosen) = headers.get(REQUEST_ID).filter(|id| is_request_id(id.as_bytes())) {
             return chosen.clone();
         }
         let id = RequestId::generate(self.clock.timestamp(), &mut self.dice.clone()).to_string();
@@ -193,10 +181,7 @@ fn bare(status: StatusCode) -> Option<Problem> {
     }
     Some(match status.as_u16() {
         404 => Problem::not_found("There is no such path."),
-        405 => Problem::new(
-            Code::MethodNotAllowed,
-            "The path does not have this method.",
-        ),
+        405 => Problem::new(Code::MethodNotAllowed, "The path does not have this method."),
         413 => Problem::new(Code::PayloadTooLarge, "The request is too large."),
         415 => Problem::new(Code::UnsupportedMediaType, "Send JSON."),
         400..500 => Problem::new(Code::BadRequest, "The request cannot be read."),
@@ -220,9 +205,7 @@ fn is_request_id(id: &[u8]) -> bool {
 fn is_trace(value: &HeaderValue) -> bool {
     let bytes = value.as_bytes();
     let hex = |range: std::ops::Range<usize>| {
-        bytes[range]
-            .iter()
-            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b))
+        bytes[range].iter().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b))
     };
     let is_null = |range: std::ops::Range<usize>| bytes[range].iter().all(|b| *b == b'0');
     if !(55..=TRACE_BYTES_MAX).contains(&bytes.len()) {
@@ -243,7 +226,7 @@ pub(super) fn trace(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Which row of the metrics a request counts for. Paths that no route has count as their nearest family.
-fn route_of(method: &Method, path: &str) -> Route {
+pub(super) fn route_of(method: &Method, path: &str) -> Route {
     let mut parts = path.split('/').skip(1);
     let head = [parts.next(), parts.next(), parts.next(), parts.next()];
     match head.map(Option::unwrap_or_default) {
@@ -279,10 +262,7 @@ impl BodyLimit {
         if hint.lower() > self.0 as u64 {
             return Err(self.exceeded());
         }
-        Ok(hint
-            .upper()
-            .and_then(|size| usize::try_from(size).ok())
-            .unwrap_or(self.0))
+        Ok(hint.upper().and_then(|size| usize::try_from(size).ok()).unwrap_or(self.0))
     }
 }
 
@@ -317,28 +297,19 @@ async fn read_within(mut body: Body, limit: BodyLimit, time: Duration) -> Result
                 rest.extend_from_slice(&data);
             }
         }
-        Ok(if rest.is_empty() {
-            first
-        } else {
-            [&*first, &*rest].concat().into()
-        })
+        Ok(if rest.is_empty() { first } else { [&*first, &*rest].concat().into() })
     };
-    tokio::time::timeout(time, reading)
-        .await
-        .unwrap_or_else(|_elapsed| {
-            let detail = format!("The body did not arrive within {} s.", time.as_secs());
-            Err(Problem::new(Code::RequestTimeout, detail)
-                .with_header(CONNECTION, HeaderValue::from_static("close")))
-        })
+    tokio::time::timeout(time, reading).await.unwrap_or_else(|_elapsed| {
+        let detail = format!("The body did not arrive within {} s.", time.as_secs());
+        Err(Problem::new(Code::RequestTimeout, detail)
+            .with_header(CONNECTION, HeaderValue::from_static("close")))
+    })
 }
 
 /// JSON in UTF-8, uncompressed; a request that does not say what it sends is believed to send that.
 fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     let refused = |detail: &'static str| Err(Problem::new(Code::UnsupportedMediaType, detail));
-    if headers
-        .get(CONTENT_ENCODING)
-        .is_some_and(|value| value != "identity")
-    {
+    if headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity") {
         return refused("A compressed body is not accepted.");
     }
     let Some(value) = headers.get(CONTENT_TYPE) else {
@@ -352,11 +323,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
         return refused("Content-Type must be application/json.");
     };
     let mut parts = text.split(';').map(str::trim);
-    if !parts
-        .next()
-        .unwrap_or_default()
-        .eq_ignore_ascii_case("application/json")
-    {
+    if !parts.next().unwrap_or_default().eq_ignore_ascii_case("application/json") {
         return refused("Content-Type must be application/json.");
     }
     let foreign = |part: &str| {
@@ -365,11 +332,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
                 && !charset.trim_matches('"').eq_ignore_ascii_case("utf-8")
         })
     };
-    if parts.any(foreign) {
-        refused("The charset must be utf-8.")
-    } else {
-        Ok(())
-    }
+    if parts.any(foreign) { refused("The charset must be utf-8.") } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -61,10 +61,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            connections_max: 10_000,
-            drain_delay: Duration::ZERO,
-        }
+        Self { connections_max: 10_000, drain_delay: Duration::ZERO }
     }
 }
 
@@ -114,11 +111,7 @@ impl Door {
     /// # Errors
     /// [`Closed`] when it ran before.
     pub async fn run(&self, stop: Stop) -> Result<(), Closed> {
-        let taken = self
-            .listener
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let taken = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let listener = taken.ok_or(Closed)?;
         let slots = Arc::new(Semaphore::new(self.config.connections_max));
         let closing = CancellationToken::new();
@@ -156,10 +149,7 @@ impl Door {
         }
         let pulse = Arc::new(Pulse::beginning(self.frame.clock.clone()));
         let connection = Connection {
-            stream: Watched {
-                stream,
-                pulse: Arc::clone(&pulse),
-            },
+            stream: Watched { stream, pulse: Arc::clone(&pulse) },
             frame: Arc::clone(&self.frame),
             pulse,
             executor: Streams(self.supervisor.clone()),
@@ -177,10 +167,7 @@ async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
 ) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let slot = Arc::clone(slots)
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
+    let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _peer) = listener.accept().await?;
     Ok((stream, slot))
 }
@@ -222,13 +209,7 @@ struct Connection {
 
 impl Connection {
     async fn run(self, closing: CancellationToken) {
-        let Self {
-            stream,
-            frame,
-            pulse,
-            executor,
-            open,
-        } = self;
+        let Self { stream, frame, pulse, executor, open } = self;
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
             let (frame, serving) = (Arc::clone(&frame), Pulse::serve(&pulse));
             async move {
@@ -346,8 +327,7 @@ impl Pulse {
             self.is_http2.store(true, Ordering::Relaxed);
         }
         if self.head_since.load(Ordering::Relaxed) == 0 {
-            self.head_since
-                .store(self.elapsed_ms() + 1, Ordering::Relaxed);
+            self.head_since.store(self.elapsed_ms() + 1, Ordering::Relaxed);
         }
     }
 

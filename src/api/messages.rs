@@ -3,6 +3,7 @@
 //! Does not check content and does not put history together; ingest and history do.
 
 mod body;
+pub(super) mod refusal;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::body::{BatchEntry, NewBatchBody, NewMessageBody, PageBody, ReceiptBody, ReceiptsBody};
+use self::refusal::{busy, history_problem, ingest_problem, rejected, verdict_problem};
 use super::access::{Doorkeeper, Speaker};
-use super::conversations::{READ_DEADLINE, history_problem};
 use super::frame::{BodyLimit, read_body, trace};
 use super::problem::{Code, Fault, Problem};
-use super::request::{At, json, number, query, with_header};
+use super::request::{At, json, number, query};
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;
 use crate::event::limits::{
@@ -27,12 +28,11 @@ use crate::event::limits::{
 };
 use crate::event::{ConversationId, id};
 use crate::history::{History, Order, Query};
-use crate::ingest::draft::{self, Rejected};
-use crate::ingest::quota::Decision;
-use crate::ingest::{self, Ingest};
-use crate::journal::{self, Busy, Verdict};
-use crate::lifecycle::chain;
-use crate::metrics::{self, Refusal};
+use crate::ingest::draft;
+use crate::ingest::quota::{Decision, Left};
+use crate::ingest::{self, Checked, Ingest};
+use crate::journal::{Draft, Intent, Verdict};
+use crate::metrics::Refusal;
 
 /// How long a send may take once its body is there.
 pub(super) const SEND_DEADLINE: Duration = Duration::from_secs(2);
@@ -48,7 +48,8 @@ pub(super) struct Sends {
     pub(super) doorkeeper: Arc<Doorkeeper>,
     pub(super) ingest: Ingest,
     pub(super) clock: Clock,
-    pub(super) metrics: metrics::Ingest,
+    /// What the header `RateLimit-Policy` says.
+    pub(super) policy: Option<HeaderValue>,
 }
 
 /// What pages can touch.
@@ -59,15 +60,12 @@ pub(super) struct Pages {
     pub(super) clock: Clock,
 }
 
-pub(super) fn routes(sends: Sends, pages: Pages) -> OpenApiRouter {
-    let sending = OpenApiRouter::new()
-        .routes(routes!(send))
-        .routes(routes!(send_batch))
-        .with_state(Arc::new(sends));
-    let reading = OpenApiRouter::new()
-        .routes(routes!(page))
-        .with_state(Arc::new(pages));
-    sending.merge(reading)
+pub(super) fn routes_of_sends() -> OpenApiRouter<Arc<Sends>> {
+    OpenApiRouter::new().routes(routes!(send)).routes(routes!(send_batch))
+}
+
+pub(super) fn routes_of_pages() -> OpenApiRouter<Arc<Pages>> {
+    OpenApiRouter::new().routes(routes!(page))
 }
 
 /// Sends a message. 2xx means: it is stored durably.
@@ -82,10 +80,7 @@ async fn send(
     At(id): At<id::kind::Conversation>,
     request: Request,
 ) -> Result<Response, Problem> {
-    sends
-        .one(id, request)
-        .await
-        .map_err(|turned| sends.count(turned))
+    sends.one(id, request).await
 }
 
 /// Sends several messages of one conversation together.
@@ -98,10 +93,7 @@ async fn send_batch(
     At(id): At<id::kind::Conversation>,
     request: Request,
 ) -> Result<Response, Problem> {
-    sends
-        .many(id, request)
-        .await
-        .map_err(|turned| sends.count(turned))
+    sends.many(id, request).await
 }
 
 impl Sends {
@@ -109,25 +101,21 @@ impl Sends {
         &self,
         conversation: ConversationId,
         request: Request,
-    ) -> Result<Response, Turned> {
+    ) -> Result<Response, Problem> {
         let (parts, body) = request.into_parts();
         let now = self.clock.timestamp();
         let speaker = self.doorkeeper.speaker(&parts.headers, conversation, now)?;
         let limit = BodyLimit(SEND_BODY_BYTES_MAX);
-        let place = self.ingest.admit(conversation, limit.announced(&body)?)?;
+        let size = self.counted(limit.announced(&body))?;
+        let place = self.ingest.admit(conversation, size).map_err(busy)?;
         let quota = self.spend(&speaker.tenant, 1)?;
-        let bytes = read_body(&parts.headers, body, limit).await?;
+        let bytes = self.counted(read_body(&parts.headers, body, limit).await)?;
         let asked = asked(&speaker, conversation, &parts.headers, now);
-        let checked = draft::send(&bytes, &asked).map_err(rejected)?;
+        let checked = self.counted(draft::send(&bytes, &asked).map_err(rejected))?;
         let deadline = self.clock.now() + SEND_DEADLINE;
-        let verdicts = self
-            .ingest
-            .send(place, vec![checked], &asked, deadline)
-            .await;
-        let verdict = verdicts
-            .map_err(|error| ingest_problem(&error))?
-            .into_iter()
-            .next();
+        let draft = self.draft(checked, &asked);
+        let verdicts = self.ingest.append(place, vec![draft], deadline).await;
+        let verdict = verdicts.map_err(|error| ingest_problem(&error))?.into_iter().next();
         let verdict = verdict.ok_or_else(|| Problem::internal("a send without a verdict"))?;
         let response = match verdict {
             Verdict::Stored(receipt) => {
@@ -140,7 +128,7 @@ impl Sends {
             | Verdict::Closed
             | Verdict::NotFound
             | Verdict::Cold) => {
-                return Err(verdict_problem(refused).into());
+                return Err(verdict_problem(refused));
             }
         };
         Ok(quota.onto(response))
@@ -150,101 +138,54 @@ impl Sends {
         &self,
         conversation: ConversationId,
         request: Request,
-    ) -> Result<Response, Turned> {
+    ) -> Result<Response, Problem> {
         let (parts, body) = request.into_parts();
         let now = self.clock.timestamp();
         let speaker = self.doorkeeper.speaker(&parts.headers, conversation, now)?;
         let limit = BodyLimit(BATCH_BODY_BYTES_MAX);
-        let place = self.ingest.admit(conversation, limit.announced(&body)?)?;
-        let bytes = read_body(&parts.headers, body, limit).await?;
+        let size = self.counted(limit.announced(&body))?;
+        let place = self.ingest.admit(conversation, size).map_err(busy)?;
+        let bytes = self.counted(read_body(&parts.headers, body, limit).await)?;
         let asked = asked(&speaker, conversation, &parts.headers, now);
-        let checked = draft::batch(&bytes, &asked).map_err(rejected)?;
+        let checked = self.counted(draft::batch(&bytes, &asked).map_err(rejected))?;
         // How many messages there are is known only here, so that a batch meets the quota after its body.
-        let quota = self.spend(
-            &speaker.tenant,
-            u32::try_from(checked.len()).unwrap_or(u32::MAX),
-        )?;
+        let quota =
+            self.spend(&speaker.tenant, u32::try_from(checked.len()).unwrap_or(u32::MAX))?;
         let deadline = self.clock.now() + SEND_DEADLINE;
-        let verdicts = self.ingest.send(place, checked, &asked, deadline).await;
+        let drafts = checked.into_iter().map(|checked| self.draft(checked, &asked)).collect();
+        let verdicts = self.ingest.append(place, drafts, deadline).await;
         Ok(quota.onto(receipts(verdicts.map_err(|error| ingest_problem(&error))?)?))
     }
 
+    fn draft(&self, checked: Checked, asked: &ingest::Request<'_>) -> Draft {
+        checked.into_draft(asked, Intent::Send, || self.ingest.make_id(asked.now))
+    }
+
     fn spend(&self, tenant: &Tenant, messages: u32) -> Result<QuotaHeaders, Problem> {
-        let (policy, decision) = self.ingest.spend(tenant, messages, self.clock.now());
-        let mut headers = QuotaHeaders {
-            policy: policy.map(|policy| policy.to_string()),
-            left: None,
+        let quota = |left: Left| QuotaHeaders {
+            policy: self.policy.clone(),
+            left: HeaderValue::try_from(left.to_string()).ok(),
         };
-        match decision {
-            Decision::Unlimited => Ok(headers),
-            Decision::Allowed(left) => {
-                headers.left = Some(left.to_string());
-                Ok(headers)
-            }
+        match self.ingest.take_quota(tenant.id, messages) {
+            Decision::Unlimited => Ok(QuotaHeaders::default()),
+            Decision::Allowed(left) => Ok(quota(left)),
             Decision::Refused { left, retry_after } => {
-                headers.left = Some(left.to_string());
-                let problem = Problem::new(
-                    Code::RateLimited,
-                    "The tenant's send quota is used up for the moment.",
-                );
-                Err(headers.onto_problem(problem.with_wait(retry_after)))
+                self.ingest.refused(Refusal::Quota);
+                let detail = "The tenant's send quota is used up for the moment.";
+                let problem = Problem::new(Code::RateLimited, detail).with_wait(retry_after);
+                Err(quota(left).onto_problem(problem))
             }
             Decision::BeyondBurst { burst } => {
-                let detail =
-                    format!("The batch has more messages than the limit sendBurst = {burst}.");
-                Err(headers.onto_problem(Problem::new(Code::PayloadTooLarge, detail)))
+                self.ingest.refused(Refusal::Quota);
+                let detail = format!("The messages exceed the limit sendBurst = {burst}.");
+                Err(Problem::new(Code::PayloadTooLarge, detail))
             }
         }
     }
 
-    fn count(&self, turned: Turned) -> Problem {
-        self.metrics.refused(turned.reason).increment(1);
-        turned.problem
-    }
-}
-
-/// A send that was turned away, with the reason under which it is counted.
-#[derive(Debug)]
-struct Turned {
-    problem: Problem,
-    reason: Refusal,
-}
-
-impl From<Busy> for Turned {
-    fn from(why: Busy) -> Self {
-        let reason = match why {
-            Busy::Full => Refusal::QueueFull,
-            Busy::Stalled => Refusal::Log,
-            Busy::Stopping => Refusal::Unavailable,
-        };
-        Self {
-            problem: busy(why),
-            reason,
-        }
-    }
-}
-
-impl From<Problem> for Turned {
-    fn from(problem: Problem) -> Self {
-        let reason = match problem.code() {
-            Code::RateLimited => Refusal::Quota,
-            Code::LogUnavailable => Refusal::Log,
-            Code::DatabaseUnavailable | Code::ReplayUnavailable => Refusal::Database,
-            Code::ConversationClosed | Code::ChannelInactive => Refusal::Closed,
-            Code::NotFound => Refusal::NotFound,
-            Code::IdempotencyConflict => Refusal::KeyConflict,
-            Code::Unavailable => Refusal::Unavailable,
-            Code::Internal => Refusal::Internal,
-            Code::BadRequest
-            | Code::Unauthorized
-            | Code::Forbidden
-            | Code::MethodNotAllowed
-            | Code::RequestTimeout
-            | Code::PayloadTooLarge
-            | Code::UnsupportedMediaType
-            | Code::InvalidMessage => Refusal::Invalid,
-        };
-        Self { problem, reason }
+    /// Counts what is refused here, before ingest sees it.
+    fn counted<T>(&self, checked: Result<T, Problem>) -> Result<T, Problem> {
+        checked.inspect_err(|_problem| self.ingest.refused(Refusal::Invalid))
     }
 }
 
@@ -266,29 +207,25 @@ fn asked<'a>(
 }
 
 /// The headers `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct QuotaHeaders {
-    policy: Option<String>,
-    left: Option<String>,
+    policy: Option<HeaderValue>,
+    left: Option<HeaderValue>,
 }
 
 impl QuotaHeaders {
+    fn pairs(self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+        let pairs = [(RATE_LIMIT_POLICY, self.policy), (RATE_LIMIT, self.left)];
+        pairs.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+
     fn onto(self, mut response: Response) -> Response {
-        for (name, value) in [(RATE_LIMIT_POLICY, self.policy), (RATE_LIMIT, self.left)] {
-            if let Some(value) = value {
-                response = with_header(response, name, &value);
-            }
-        }
+        response.headers_mut().extend(self.pairs());
         response
     }
 
-    fn onto_problem(self, mut problem: Problem) -> Problem {
-        for (name, value) in [(RATE_LIMIT_POLICY, self.policy), (RATE_LIMIT, self.left)] {
-            if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
-                problem = problem.with_header(name, value);
-            }
-        }
-        problem
+    fn onto_problem(self, problem: Problem) -> Problem {
+        self.pairs().fold(problem, |problem, (name, value)| problem.with_header(name, value))
     }
 }
 
@@ -313,10 +250,9 @@ fn receipts(verdicts: Vec<Verdict>) -> Result<Response, Problem> {
                 repeated += 1;
                 BatchEntry::Stored(ReceiptBody::of(receipt, true))
             }
-            Verdict::KeyConflict => BatchEntry::Refused {
-                code: conflict.name,
-                detail: conflict.title,
-            },
+            Verdict::KeyConflict => {
+                BatchEntry::Refused { code: conflict.name, detail: conflict.title }
+            }
             refused @ (Verdict::Closed | Verdict::NotFound | Verdict::Cold) => {
                 return Err(verdict_problem(refused));
             }
@@ -328,9 +264,7 @@ fn receipts(verdicts: Vec<Verdict>) -> Result<Response, Problem> {
                 pointer: format!("/messages/{index}/clientId"),
                 detail: conflict.title.to_owned(),
             };
-            let faults = (0..receipts.len().min(draft::ERRORS_MAX))
-                .map(fault)
-                .collect();
+            let faults = (0..receipts.len().min(draft::ERRORS_MAX)).map(fault).collect();
             Err(verdict_problem(Verdict::KeyConflict).with_faults(faults))
         }
         (0, _) => Ok(replayed(json(StatusCode::OK, &ReceiptsBody { receipts })?)),
@@ -351,16 +285,10 @@ async fn page(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    let speaker = pages
-        .doorkeeper
-        .speaker(&parts.headers, id, pages.clock.timestamp())?;
+    let speaker = pages.doorkeeper.speaker(&parts.headers, id, pages.clock.timestamp())?;
     let query = page_query(query(&parts)?)?;
-    let deadline = pages.clock.now() + READ_DEADLINE;
-    let read = pages
-        .history
-        .page(speaker.tenant.id, id, query, deadline)
-        .await;
-    let page = read.map_err(|error| history_problem(&error))?;
+    let page = pages.history.page(speaker.tenant.id, id, query).await;
+    let page = page.map_err(|error| history_problem(&error))?;
     json(StatusCode::OK, &PageBody::of(&page))
 }
 
@@ -388,83 +316,5 @@ fn page_query(pairs: Vec<(String, String)>) -> Result<Query, Problem> {
             _ => {}
         }
     }
-    let from = match order {
-        Order::Ascending => 0,
-        Order::Descending => u64::MAX,
-    };
-    Ok(Query {
-        after: after.unwrap_or(from),
-        limit,
-        order,
-    })
-}
-
-/// No room in the queue, as a problem.
-pub(super) fn busy(busy: Busy) -> Problem {
-    match busy {
-        Busy::Full => Problem::new(
-            Code::LogUnavailable,
-            "Too much is waiting for the log. Nothing was stored.",
-        ),
-        Busy::Stalled => Problem::new(
-            Code::LogUnavailable,
-            "The log does not acknowledge now. Nothing was stored.",
-        ),
-        Busy::Stopping => Problem::new(Code::Unavailable, "The server is on its way out."),
-    }
-}
-
-/// A body that was refused, as a problem.
-pub(super) fn rejected(rejected: Rejected) -> Problem {
-    let problem = match rejected.code {
-        draft::Code::BadRequest => Problem::new(Code::BadRequest, "The body cannot be read."),
-        draft::Code::TooLarge { limit, max } => Problem::new(
-            Code::PayloadTooLarge,
-            format!("The limit {limit} = {max} is exceeded."),
-        ),
-        draft::Code::Invalid => Problem::new(Code::InvalidMessage, "A field breaks a rule."),
-    };
-    let faults = rejected.errors.into_iter().map(|error| Fault {
-        pointer: error.pointer,
-        detail: error.detail,
-    });
-    problem.with_faults(faults.collect())
-}
-
-/// A send of which nothing is known to be stored, as a problem.
-pub(super) fn ingest_problem(error: &ingest::Error) -> Problem {
-    let cause = chain(error);
-    let problem = match error {
-        ingest::Error::Log(journal::Error::Stopping) => {
-            Problem::new(Code::Unavailable, "The server is on its way out.")
-        }
-        ingest::Error::Log(_) => Problem::new(
-            Code::LogUnavailable,
-            "The log did not acknowledge in time. Send again with the same idempotency key.",
-        ),
-        ingest::Error::Database => Problem::new(
-            Code::DatabaseUnavailable,
-            "This conversation or key is so old that the database must be asked, which cannot be done now. Nothing was stored.",
-        ),
-    };
-    problem.with_cause(cause)
-}
-
-/// A verdict that stored nothing, as a problem.
-pub(super) fn verdict_problem(verdict: Verdict) -> Problem {
-    match verdict {
-        Verdict::KeyConflict => Problem::new(
-            Code::IdempotencyConflict,
-            "A message with this idempotency key was stored before, with another payload.",
-        ),
-        Verdict::Closed => Problem::new(Code::ConversationClosed, "The conversation is closed."),
-        Verdict::NotFound => Problem::not_found("There is no such conversation."),
-        Verdict::Cold => Problem::new(
-            Code::DatabaseUnavailable,
-            "This conversation or key must be looked up in the database, which cannot be done now. Nothing was stored.",
-        ),
-        Verdict::Stored(_) | Verdict::Duplicate(_) => {
-            Problem::internal("a stored verdict is no problem")
-        }
-    }
+    Ok(Query { after, limit, order })
 }

@@ -126,17 +126,16 @@ pub(super) struct SampleBody {
     value: f64,
 }
 
-pub(super) fn routes(probes: Arc<Probes>, status: Status) -> OpenApiRouter {
-    let open = OpenApiRouter::new()
+pub(super) fn routes() -> OpenApiRouter<Arc<Probes>> {
+    OpenApiRouter::new()
         .routes(routes!(livez))
         .routes(routes!(readyz))
         .routes(routes!(readyz_of))
         .routes(routes!(metrics))
-        .with_state(probes);
-    let guarded = OpenApiRouter::new()
-        .routes(routes!(show_status))
-        .with_state(Arc::new(status));
-    open.merge(guarded)
+}
+
+pub(super) fn routes_of_status() -> OpenApiRouter<Arc<Status>> {
+    OpenApiRouter::new().routes(routes!(show_status))
 }
 
 /// Whether the process answers at all. It touches nothing.
@@ -186,11 +185,7 @@ async fn readyz_of(
 #[utoipa::path(get, path = "/metrics", tag = "operation",
     responses((status = 200, description = "The page", content_type = "text/plain", body = String)))]
 async fn metrics(State(probes): State<Arc<Probes>>) -> Response {
-    text(
-        StatusCode::OK,
-        "text/plain; version=0.0.4; charset=utf-8",
-        probes.render.page(),
-    )
+    text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", probes.render.page())
 }
 
 /// What the server knows of itself: checks, lag, directory and metrics.
@@ -201,9 +196,7 @@ async fn show_status(
     request: Request,
 ) -> Result<Response, Problem> {
     let clock = &status.probes.clock;
-    status
-        .doorkeeper
-        .operator(request.headers(), clock.timestamp())?;
+    status.doorkeeper.operator(request.headers(), clock.timestamp())?;
     json(StatusCode::OK, &status.body(clock.now()))
 }
 
@@ -224,11 +217,7 @@ impl Probes {
         }
         let shown = self.board.snapshot();
         let report = verdict::judge(&shown.states, view, &excluded);
-        let status = if report.ready {
-            StatusCode::OK
-        } else {
-            StatusCode::SERVICE_UNAVAILABLE
-        };
+        let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let body = if verbose || !report.ready {
             let lag = verdict::lag_line(shown.lag.events, shown.lag.oldest);
             format!("{lag}{}", report.text(self.clock.now()))
@@ -298,15 +287,8 @@ fn samples(page: &str) -> BTreeMap<String, Vec<SampleBody>> {
             let (label, value) = pair.split_once('=')?;
             Some((label.to_owned(), value.trim_matches('"').to_owned()))
         };
-        let labels = labels
-            .trim_end_matches('}')
-            .split(',')
-            .filter_map(pair)
-            .collect();
-        samples
-            .entry(name.to_owned())
-            .or_default()
-            .push(SampleBody { labels, value });
+        let labels = labels.trim_end_matches('}').split(',').filter_map(pair).collect();
+        samples.entry(name.to_owned()).or_default().push(SampleBody { labels, value });
     }
     samples
 }
@@ -330,18 +312,9 @@ mod tests {
         let page = "# HELP a_total Help.\n# TYPE a_total counter\na_total{partition=\"0\",class=\"2xx\"} 7\na_total 1.5\n\
                     b_seconds_bucket{le=\"1\"} 3\nb_seconds_sum 2\n\nnonsense\n";
         let samples = samples(page);
-        assert_eq!(
-            samples.keys().collect::<Vec<_>>(),
-            ["a_total", "b_seconds_sum"]
-        );
+        assert_eq!(samples.keys().collect::<Vec<_>>(), ["a_total", "b_seconds_sum"]);
         let first = &samples["a_total"][0];
         assert_eq!((first.labels["class"].as_str(), first.value), ("2xx", 7.0));
-        assert_eq!(
-            samples["a_total"][1],
-            SampleBody {
-                labels: BTreeMap::new(),
-                value: 1.5
-            }
-        );
+        assert_eq!(samples["a_total"][1], SampleBody { labels: BTreeMap::new(), value: 1.5 });
     }
 }

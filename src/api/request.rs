@@ -16,9 +16,8 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::problem::{Code, Fault, Problem};
+use super::problem::{Code, Problem};
 use crate::clock::Timestamp;
-use crate::directory;
 use crate::event::Json;
 use crate::event::id::{Id, Kind};
 
@@ -32,8 +31,7 @@ impl<K: Kind, S: Send + Sync> FromRequestParts<S> for At<K> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = Path::<String>::from_request_parts(parts, state).await;
         let id = text.ok().and_then(|Path(text)| Id::parse(&text).ok());
-        id.map(Self)
-            .ok_or_else(|| Problem::not_found("There is nothing of this id."))
+        id.map(Self).ok_or_else(|| Problem::not_found("There is nothing of this id."))
     }
 }
 
@@ -73,22 +71,16 @@ impl Seeds {
 /// A body of JSON as a value of one's own type.
 pub(super) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
-        Problem::new(
-            Code::BadRequest,
-            format!("The body is not as expected: {error}."),
-        )
+        Problem::new(Code::BadRequest, format!("The body is not as expected: {error}."))
     })
 }
 
 /// The parameters of a query in their order, decoded.
 pub(super) fn query(parts: &Parts) -> Result<Vec<(String, String)>, Problem> {
     let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
-    query
-        .map(|axum::extract::Query(pairs)| pairs)
-        .map_err(|error| {
-            Problem::new(Code::BadRequest, "The query cannot be read.")
-                .with_cause(error.to_string())
-        })
+    query.map(|axum::extract::Query(pairs)| pairs).map_err(|error| {
+        Problem::new(Code::BadRequest, "The query cannot be read.").with_cause(error.to_string())
+    })
 }
 
 /// A number of a query, within bounds.
@@ -99,20 +91,15 @@ pub(super) fn number(
 ) -> Result<u64, Problem> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let number = plain.then(|| text.parse().ok()).flatten();
-    number
-        .filter(|number| bounds.contains(number))
-        .ok_or_else(|| {
-            let (first, last) = (bounds.start(), bounds.end());
-            let range = if *last == u64::MAX {
-                format!("at least {first}")
-            } else {
-                format!("{first} to {last}")
-            };
-            Problem::new(
-                Code::BadRequest,
-                format!("The parameter {name} must be a number: {range}."),
-            )
-        })
+    number.filter(|number| bounds.contains(number)).ok_or_else(|| {
+        let (first, last) = (bounds.start(), bounds.end());
+        let range = if *last == u64::MAX {
+            format!("at least {first}")
+        } else {
+            format!("{first} to {last}")
+        };
+        Problem::new(Code::BadRequest, format!("The parameter {name} must be a number: {range}."))
+    })
 }
 
 /// An answer of JSON.
@@ -142,19 +129,13 @@ pub(super) fn with_header(mut response: Response, name: HeaderName, value: &str)
 }
 
 /// Writes a time as RFC 3339.
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands over a reference to the field"
-)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference to the field")]
 pub(super) fn rfc3339<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(at)
 }
 
 /// Writes a time that may be absent as RFC 3339.
-#[expect(
-    clippy::ref_option,
-    reason = "serde hands over a reference to the field"
-)]
+#[expect(clippy::ref_option, reason = "serde hands over a reference to the field")]
 pub(super) fn rfc3339_option<S: Serializer>(
     at: &Option<Timestamp>,
     serializer: S,
@@ -170,38 +151,6 @@ pub(super) fn raw(json: Option<&Json>) -> Option<&RawValue> {
     json.and_then(|json| serde_json::from_str(json.as_str()).ok())
 }
 
-/// What the directory did not do, as a problem.
-pub(super) fn directory_problem(error: directory::Error) -> Problem {
-    let cause = crate::lifecycle::chain(&error);
-    match error {
-        directory::Error::Invalid(invalid) => {
-            let fault = |fault: directory::Fault| Fault {
-                pointer: fault.pointer,
-                detail: fault.detail,
-            };
-            let faults = invalid.faults.into_iter().map(fault).collect();
-            Problem::new(Code::InvalidMessage, "A field breaks a rule.").with_faults(faults)
-        }
-        directory::Error::NotFound(noun) => {
-            Problem::new(Code::NotFound, format!("There is no such {noun}."))
-        }
-        directory::Error::Limit { noun, max } => Problem::new(
-            Code::PayloadTooLarge,
-            format!("There are {max} {noun}s already, the most that there may be."),
-        ),
-        directory::Error::Conflict => Problem::new(
-            Code::Unavailable,
-            "Others changed the same thing at the same time.",
-        ),
-        directory::Error::Unavailable(_) | directory::Error::Unseen => Problem::new(
-            Code::LogUnavailable,
-            "The directory did not answer in time. The change may have been stored.",
-        )
-        .with_cause(cause),
-        directory::Error::Unreadable(..) => Problem::internal(cause),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,21 +158,8 @@ mod tests {
     #[test]
     fn numbers_of_a_query_are_plain_and_within_their_bounds() {
         assert_eq!(number("limit", "500", 1..=500).unwrap(), 500);
-        assert_eq!(
-            number("after", "18446744073709551615", 0..=u64::MAX).unwrap(),
-            u64::MAX
-        );
-        for text in [
-            "",
-            "0",
-            "501",
-            "-1",
-            "+5",
-            "1.0",
-            "1e2",
-            " 5",
-            "99999999999999999999",
-        ] {
+        assert_eq!(number("after", "18446744073709551615", 0..=u64::MAX).unwrap(), u64::MAX);
+        for text in ["", "0", "501", "-1", "+5", "1.0", "1e2", " 5", "99999999999999999999"] {
             let refused = number("limit", text, 1..=500).unwrap_err();
             assert_eq!(refused.code(), Code::BadRequest, "{text}");
         }

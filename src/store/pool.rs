@@ -2,6 +2,7 @@
 //! Promises a connection whose last operation was completed, and an answer, good or bad, before the deadline.
 //! Does not try anything again; a failure goes to the caller, and the connection it may have spoiled is closed.
 
+mod lease;
 mod outage;
 
 use std::fmt;
@@ -12,9 +13,10 @@ use sqlx::{Connection, PgConnection};
 use tokio::time::timeout_at;
 use tracing::{info, warn};
 
+pub use self::lease::Lease;
 use self::outage::{Decision, Outage, STALL};
-use super::{Error, Kind, Target, while_doing};
-use crate::admission::{self, Class, Gate, Permit, Priority};
+use super::{Error, Kind, Target};
+use crate::admission::{self, Class, Gate, Priority};
 use crate::clock::Clock;
 
 /// How long a connection may be idle before it is asked whether it still lives. Firewalls and poolers drop idle
@@ -203,11 +205,7 @@ impl Pool {
                 pool.connection(deadline).await?
             }
         };
-        Ok(Lease {
-            pool: Arc::clone(pool),
-            conn: Some(conn),
-            _permit: permit,
-        })
+        Ok(Lease::new(Arc::clone(pool), conn, permit))
     }
 
     /// An idle connection that can be trusted, or a new one.
@@ -328,84 +326,5 @@ struct Probe<'p>(&'p Pool);
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
         self.0.health().outage.on_abandon();
-    }
-}
-
-/// A connection on loan, with the permit that it was had for. Dropping it gives both back.
-#[derive(Debug)]
-pub struct Lease {
-    pool: Arc<Pool>,
-    /// Invariant: the connection is here only while no operation is under way. An operation owns it, so that an
-    /// operation that is dropped or cut off closes it: what it had sent, and what would have been answered to it,
-    /// can then reach nobody.
-    conn: Option<PgConnection>,
-    _permit: Permit,
-}
-
-impl Lease {
-    /// Performs one operation, outside of a transaction or with nothing left of one.
-    ///
-    /// Cancel safe in that nothing spoiled is given back; whether the statement took effect is not known then.
-    ///
-    /// # Errors
-    /// What the operation failed with; [`Error::Deadline`] when it did not end in time, after which the lease is spent.
-    pub async fn run<T, F>(&mut self, deadline: Instant, operation: F) -> Result<T, Error>
-    where
-        F: AsyncFnOnce(&mut PgConnection) -> Result<T, Error>,
-    {
-        let mut conn = self.conn.take().ok_or(Error::Lost)?;
-        let started = self.pool.clock.now();
-        let ended = timeout_at(deadline.into(), operation(&mut conn)).await;
-        let Ok(result) = ended else {
-            self.pool.note_silence(started);
-            return Err(Error::Deadline {
-                doing: "use Postgres",
-            });
-        };
-        let spared = match &result {
-            Ok(_) => true,
-            Err(error) => error.spares_connection(),
-        };
-        if spared {
-            self.pool.health().outage.on_answer();
-            // A transaction that was dropped open leaves a ROLLBACK unsent; such a connection still holds its locks.
-            if !conn.is_in_transaction() && !conn.should_flush() {
-                self.conn = Some(conn);
-            }
-        } else {
-            self.pool.note_broken();
-        }
-        result
-    }
-
-    /// Performs one operation in a transaction: committed when it succeeds, rolled back when it fails.
-    ///
-    /// # Errors
-    /// As [`Lease::run`]. After [`Error::Deadline`] it is not known whether the commit took effect.
-    pub async fn transaction<T, F>(&mut self, deadline: Instant, operation: F) -> Result<T, Error>
-    where
-        F: AsyncFnOnce(&mut PgConnection) -> Result<T, Error>,
-    {
-        self.run(deadline, async |conn| {
-            let mut open = conn.begin().await.map_err(while_doing("begin"))?;
-            let result = operation(&mut open).await;
-            match &result {
-                Ok(_) => open.commit().await.map_err(while_doing("commit"))?,
-                Err(error) if error.spares_connection() => {
-                    open.rollback().await.map_err(while_doing("roll back"))?;
-                }
-                Err(_) => {}
-            }
-            result
-        })
-        .await
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if let Some(conn) = self.conn.take() {
-            self.pool.give_back(conn);
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod pool;
 mod rebuild;
+mod speed;
 mod tables;
 
 use std::time::{Duration, Instant};

@@ -25,10 +25,7 @@ fn routes() -> Router {
         .route("/echo", post(read))
         .route("/panic", get(|| async { panic!("oh") as &'static str }))
         .route("/bare", get(|| async { StatusCode::BAD_GATEWAY }))
-        .route(
-            "/v1/conversations/{id}/messages:batch",
-            post(|| async { "batch" }),
-        )
+        .route("/v1/conversations/{id}/messages:batch", post(|| async { "batch" }))
         .method_not_allowed_fallback(|| async { Problem::new(Code::MethodNotAllowed, "No.") })
 }
 
@@ -36,19 +33,11 @@ async fn answer(request: Request) -> (u16, HeaderMap, String) {
     let response = framed(routes()).answer(request).await;
     let (parts, body) = response.into_parts();
     let bytes = axum::body::to_bytes(body, 65_536).await.unwrap();
-    (
-        parts.status.as_u16(),
-        parts.headers,
-        String::from_utf8(bytes.to_vec()).unwrap(),
-    )
+    (parts.status.as_u16(), parts.headers, String::from_utf8(bytes.to_vec()).unwrap())
 }
 
 fn request(method: &str, path: &str, body: impl Into<Body>) -> Request {
-    Request::builder()
-        .method(method)
-        .uri(path)
-        .body(body.into())
-        .unwrap()
+    Request::builder().method(method).uri(path).body(body.into()).unwrap()
 }
 
 #[tokio::test]
@@ -56,14 +45,8 @@ async fn a_panic_is_answered_as_a_problem_that_tells_nothing() {
     let (status, headers, body) = answer(request("GET", "/panic", "")).await;
     assert_eq!(status, 500);
     assert_eq!(headers["content-type"], "application/problem+json");
-    assert!(
-        body.contains("\"code\":\"internal\"") && !body.contains("oh"),
-        "{body}"
-    );
-    assert!(
-        body.contains(headers["x-request-id"].to_str().unwrap()),
-        "{body}"
-    );
+    assert!(body.contains("\"code\":\"internal\"") && !body.contains("oh"), "{body}");
+    assert!(body.contains(headers["x-request-id"].to_str().unwrap()), "{body}");
 }
 
 #[tokio::test]
@@ -71,11 +54,7 @@ async fn unknown_paths_methods_and_bare_statuses_are_problems() {
     let (status, _, body) = answer(request("GET", "/nowhere", "")).await;
     assert_eq!((status, body.contains("not_found")), (404, true), "{body}");
     let (status, headers, body) = answer(request("DELETE", "/echo", "")).await;
-    assert_eq!(
-        (status, body.contains("method_not_allowed")),
-        (405, true),
-        "{body}"
-    );
+    assert_eq!((status, body.contains("method_not_allowed")), (405, true), "{body}");
     assert_eq!(headers["allow"], "POST");
     let (status, _, body) = answer(request("GET", "/bare", "")).await;
     assert_eq!((status, body.contains("internal")), (500, true), "{body}");
@@ -89,25 +68,16 @@ async fn a_colon_may_stand_in_a_path() {
 
 #[tokio::test]
 async fn a_body_beyond_its_limit_is_refused_announced_or_not() {
-    assert_eq!(
-        answer(request("POST", "/echo", "12345678")).await.2,
-        "12345678"
-    );
+    assert_eq!(answer(request("POST", "/echo", "12345678")).await.2, "12345678");
     assert_eq!(answer(request("POST", "/echo", "123456789")).await.0, 413);
     let chunks = ["1234", "5678", "9"]
         .map(|chunk| Ok::<_, Infallible>(Bytes::from_static(chunk.as_bytes())));
     let streamed = Body::from_stream(futures_util::stream::iter(chunks.clone()));
     let (status, headers, body) = answer(request("POST", "/echo", streamed)).await;
-    assert_eq!(
-        (status, &headers["connection"]),
-        (413, &HeaderValue::from_static("close"))
-    );
+    assert_eq!((status, &headers["connection"]), (413, &HeaderValue::from_static("close")));
     assert!(body.contains("bodyBytes = 8"), "{body}");
     let streamed = Body::from_stream(futures_util::stream::iter(chunks.into_iter().take(2)));
-    assert_eq!(
-        answer(request("POST", "/echo", streamed)).await.2,
-        "12345678"
-    );
+    assert_eq!(answer(request("POST", "/echo", streamed)).await.2, "12345678");
 }
 
 #[tokio::test]
@@ -121,15 +91,11 @@ async fn only_plain_json_in_utf_8_is_read() {
         ("text/json", 415),
     ] {
         let mut asked = request("POST", "/echo", "{}");
-        asked
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static(media));
+        asked.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
         assert_eq!(answer(asked).await.0, status, "{media}");
     }
     let mut packed = request("POST", "/echo", "{}");
-    packed
-        .headers_mut()
-        .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    packed.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     assert_eq!(answer(packed).await.0, 415);
 }
 
@@ -137,19 +103,12 @@ async fn only_plain_json_in_utf_8_is_read() {
 async fn request_ids_and_traces_come_back_if_they_are_sound() {
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let mut asked = request("GET", "/nowhere", "");
-    asked
-        .headers_mut()
-        .insert(REQUEST_ID, HeaderValue::from_static("order-7"));
-    asked
-        .headers_mut()
-        .insert(TRACEPARENT, HeaderValue::from_static(trace));
+    asked.headers_mut().insert(REQUEST_ID, HeaderValue::from_static("order-7"));
+    asked.headers_mut().insert(TRACEPARENT, HeaderValue::from_static(trace));
     let (_, headers, body) = answer(asked).await;
     assert_eq!(
         (&headers["x-request-id"], &headers["traceparent"]),
-        (
-            &HeaderValue::from_static("order-7"),
-            &HeaderValue::from_static(trace)
-        )
+        (&HeaderValue::from_static("order-7"), &HeaderValue::from_static(trace))
     );
     assert!(body.contains("\"requestId\":\"order-7\""), "{body}");
     for unsound in ["a b", "a\"b", "", &"x".repeat(129)] {
@@ -191,8 +150,6 @@ fn dice_fill_everything_and_do_not_repeat() {
 #[tokio::test]
 async fn a_body_that_stops_coming_is_given_up() {
     let stuck = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
-    let problem = read_within(stuck, BodyLimit(8), Duration::from_millis(1))
-        .await
-        .unwrap_err();
+    let problem = read_within(stuck, BodyLimit(8), Duration::from_millis(1)).await.unwrap_err();
     assert_eq!(problem.code(), Code::RequestTimeout);
 }

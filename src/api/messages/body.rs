@@ -11,10 +11,10 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::api::request::{raw, rfc3339};
+use crate::api::request::{raw, rfc3339, rfc3339_option};
 use crate::clock::Timestamp;
 use crate::event::{Body, ClientId, Event, MessageId, Sender};
-use crate::history::{Page, PageEvent};
+use crate::history::{Item, Page};
 use crate::journal::Receipt;
 
 /// A message to send. It must have text or data.
@@ -114,7 +114,7 @@ pub(in crate::api) enum BatchEntry {
 #[schema(as = Event)]
 pub(in crate::api) struct EventBody<'a> {
     seq: u64,
-    /// Its id; a `tombstone` may have none.
+    /// Its id; of a `tombstone` the id of the message that it repeats, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     id: Option<MessageId>,
@@ -130,9 +130,10 @@ pub(in crate::api) struct EventBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     metadata: Option<&'a RawValue>,
-    #[serde(serialize_with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    at: Timestamp,
+    /// When the server accepted it; a `tombstone` has none.
+    #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     client_id: Option<&'a str>,
 }
@@ -170,7 +171,7 @@ impl ReceiptBody {
 impl<'a> PageBody<'a> {
     pub(in crate::api) fn of(page: &'a Page) -> Self {
         Self {
-            messages: page.messages.iter().map(EventBody::of).collect(),
+            messages: page.items.iter().map(EventBody::of).collect(),
             watermark: page.watermark,
             head_seq: page.head_seq,
             projected_seq: page.projected_seq,
@@ -181,19 +182,13 @@ impl<'a> PageBody<'a> {
 }
 
 impl<'a> EventBody<'a> {
-    fn of(entry: &'a PageEvent) -> Self {
-        match entry {
-            PageEvent::Event(event) => Self::of_event(event),
-            PageEvent::Tombstone {
-                seq,
-                at,
-                duplicate_of,
-            } => Self {
-                seq: *seq,
-                id: *duplicate_of,
-                at: *at,
-                ..Self::empty("tombstone")
-            },
+    fn of(item: &'a Item) -> Self {
+        match item {
+            Item::Recent(entry) => Self::of_event(entry.event()),
+            Item::Stored(event) => Self::of_event(event),
+            Item::Tombstone { seq, duplicate_of } => {
+                Self { seq: *seq, id: *duplicate_of, ..Self::empty("tombstone") }
+            }
         }
     }
 
@@ -201,7 +196,7 @@ impl<'a> EventBody<'a> {
         let common = Self {
             seq: event.seq,
             id: Some(event.id),
-            at: event.at,
+            at: Some(event.at),
             ..Self::empty(event.kind())
         };
         match &event.body {
@@ -213,10 +208,7 @@ impl<'a> EventBody<'a> {
                 client_id: message.client_id.as_ref().map(ClientId::as_str),
                 ..common
             },
-            Body::Opened(opening) => Self {
-                metadata: raw(opening.metadata.as_ref()),
-                ..common
-            },
+            Body::Opened(opening) => Self { metadata: raw(opening.metadata.as_ref()), ..common },
             Body::Closed | Body::Reopened => common,
         }
     }
@@ -230,7 +222,7 @@ impl<'a> EventBody<'a> {
             text: None,
             data: None,
             metadata: None,
-            at: Timestamp::default(),
+            at: None,
             client_id: None,
         }
     }
@@ -238,10 +230,6 @@ impl<'a> EventBody<'a> {
 
 impl<'a> SenderBody<'a> {
     fn of(sender: &'a Sender) -> Self {
-        Self {
-            id: &sender.id,
-            role: sender.role.as_deref(),
-            name: sender.name.as_deref(),
-        }
+        Self { id: &sender.id, role: sender.role.as_deref(), name: sender.name.as_deref() }
     }
 }

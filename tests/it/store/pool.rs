@@ -202,7 +202,7 @@ async fn a_server_that_refuses_connections_is_away_at_once() {
 #[tokio::test]
 async fn an_operation_can_run_in_a_spawned_task() {
     let (pool, _) = pools(&target().await, 1);
-    let words = vec!["one".to_owned(), "two".to_owned()];
+    let words = ["one".to_owned(), "two".to_owned()];
     let task = tokio::spawn(async move {
         let mut lease = pool.acquire(soon()).await?;
         let all: Vec<&str> = words.iter().map(String::as_str).collect();

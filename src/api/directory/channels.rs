@@ -14,33 +14,21 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::Doorkeeper;
-use super::frame::{BodyLimit, read_body};
-use super::problem::Problem;
-use super::request::{At, Seeds, directory_problem, json, located, parse, rfc3339, rfc3339_option};
-use super::tenants::WRITE_DEADLINE;
-use crate::clock::{Clock, Timestamp};
-use crate::directory::{
-    Channel, ChannelPatch, ChannelSecret, ChannelStatus, Directory, Settings, Tenant, When,
-};
+use super::{Desk, directory_problem};
+use crate::api::frame::{BodyLimit, read_body};
+use crate::api::problem::Problem;
+use crate::api::request::{At, json, located, parse, rfc3339, rfc3339_option};
+use crate::clock::Timestamp;
+use crate::directory::{Channel, ChannelPatch, ChannelSecret, ChannelStatus, Settings, Tenant};
 use crate::event::limits::BODY_BYTES_MAX;
 use crate::event::{ChannelId, id};
-
-/// What this family can touch.
-#[derive(Debug)]
-pub(super) struct Channels {
-    pub(super) doorkeeper: Arc<Doorkeeper>,
-    pub(super) directory: Directory,
-    pub(super) clock: Clock,
-    pub(super) seeds: Seeds,
-}
 
 /// The settings of a channel. In a change, what is left out stays and `null` gives the default.
 #[derive(Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ChannelSettings)]
 #[expect(dead_code, reason = "only described; the directory reads it")]
-pub(super) struct SettingsBody {
+pub(in crate::api) struct SettingsBody {
     /// 1 to 256 bytes without control characters.
     #[schema(example = "orders", max_length = 256)]
     name: String,
@@ -71,7 +59,7 @@ pub(super) struct SettingsBody {
 #[serde(rename_all = "camelCase")]
 #[schema(as = Retry)]
 #[expect(dead_code, reason = "only described; the directory reads it")]
-pub(super) struct RetryBody {
+pub(in crate::api) struct RetryBody {
     /// Attempts in all, the first one included.
     #[schema(minimum = 1, maximum = 20)]
     max_attempts: Option<u64>,
@@ -87,7 +75,7 @@ pub(super) struct RetryBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Channel)]
-pub(super) struct ChannelBody {
+pub(in crate::api) struct ChannelBody {
     #[schema(value_type = String, example = "ch_0190000000007000800000000000000a")]
     id: ChannelId,
     /// `active` or `paused`.
@@ -102,10 +90,7 @@ pub(super) struct ChannelBody {
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
     /// When the secret was last rotated.
-    #[serde(
-        serialize_with = "rfc3339_option",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     rotated_at: Option<Timestamp>,
     /// The secret that signs deliveries, in the answer that made it only.
@@ -131,32 +116,23 @@ impl ChannelBody {
 /// A tenant's channels.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Channels)]
-pub(super) struct ChannelsBody {
+pub(in crate::api) struct ChannelsBody {
     /// The oldest first; a tenant has at most 100.
     channels: Vec<ChannelBody>,
 }
 
-pub(super) fn routes(state: Channels) -> OpenApiRouter {
+pub(in crate::api) fn routes() -> OpenApiRouter<Arc<Desk>> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(get, update, delete))
         .routes(routes!(pause))
         .routes(routes!(resume))
         .routes(routes!(rotate_secret))
-        .with_state(Arc::new(state))
 }
 
-impl Channels {
+impl Desk {
     fn tenant(&self, parts: &Parts) -> Result<Arc<Tenant>, Problem> {
-        self.doorkeeper
-            .tenant(&parts.headers, self.clock.timestamp())
-    }
-
-    fn when(&self) -> When {
-        When {
-            now: self.clock.timestamp(),
-            deadline: self.clock.now() + WRITE_DEADLINE,
-        }
+        self.doorkeeper.tenant(&parts.headers, self.clock.timestamp())
     }
 
     async fn set_status(
@@ -165,14 +141,9 @@ impl Channels {
         id: ChannelId,
         status: ChannelStatus,
     ) -> Result<Response, Problem> {
-        let patch = ChannelPatch {
-            status: Some(status),
-            ..ChannelPatch::default()
-        };
+        let patch = ChannelPatch { status: Some(status), ..ChannelPatch::default() };
         let tenant = self.tenant(parts)?;
-        let updated = self
-            .directory
-            .update_channel(tenant.id, id, patch, self.when());
+        let updated = self.directory.update_channel(tenant.id, id, patch, self.when());
         let channel = updated.await.map_err(directory_problem)?;
         json(StatusCode::OK, &ChannelBody::of(&channel, None))
     }
@@ -181,39 +152,25 @@ impl Channels {
 /// Makes a channel.
 #[utoipa::path(post, path = "/v1/channels", tag = "channels", security(("tenant" = [])), request_body = SettingsBody,
     responses((status = 201, description = "The channel with its secret, which is shown once", body = ChannelBody)))]
-async fn create(
-    State(channels): State<Arc<Channels>>,
-    request: Request,
-) -> Result<Response, Problem> {
+async fn create(State(desk): State<Arc<Desk>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let tenant = channels.tenant(&parts)?;
+    let tenant = desk.tenant(&parts)?;
     let new = parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
-    let mut rng = channels.seeds.fork();
-    let made = channels
-        .directory
-        .create_channel(tenant.id, new, channels.when(), &mut rng);
+    let mut rng = desk.seeds.fork();
+    let made = desk.directory.create_channel(tenant.id, new, desk.when(), &mut rng);
     let (channel, secret) = made.await.map_err(directory_problem)?;
-    let response = json(
-        StatusCode::CREATED,
-        &ChannelBody::of(&channel, Some(&secret)),
-    )?;
+    let response = json(StatusCode::CREATED, &ChannelBody::of(&channel, Some(&secret)))?;
     Ok(located(response, &format!("/v1/channels/{}", channel.id)))
 }
 
 /// Lists the tenant's channels.
 #[utoipa::path(get, path = "/v1/channels", tag = "channels", security(("tenant" = [])),
     responses((status = 200, description = "All channels", body = ChannelsBody)))]
-async fn list(
-    State(channels): State<Arc<Channels>>,
-    request: Request,
-) -> Result<Response, Problem> {
+async fn list(State(desk): State<Arc<Desk>>, request: Request) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    let tenant = channels.tenant(&parts)?;
-    let all = channels.directory.channels(tenant.id);
-    let channels = all
-        .iter()
-        .map(|channel| ChannelBody::of(channel, None))
-        .collect();
+    let tenant = desk.tenant(&parts)?;
+    let all = desk.directory.channels(tenant.id);
+    let channels = all.iter().map(|channel| ChannelBody::of(channel, None)).collect();
     json(StatusCode::OK, &ChannelsBody { channels })
 }
 
@@ -222,13 +179,13 @@ async fn list(
     params(("id" = String, Path, description = "The channel")),
     responses((status = 200, description = "The channel", body = ChannelBody)))]
 async fn get(
-    State(channels): State<Arc<Channels>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Channel>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    let tenant = channels.tenant(&parts)?;
-    let channel = channels.directory.channel(tenant.id, id);
+    let tenant = desk.tenant(&parts)?;
+    let channel = desk.directory.channel(tenant.id, id);
     let channel = channel.ok_or_else(|| Problem::not_found("There is no such channel."))?;
     json(StatusCode::OK, &ChannelBody::of(&channel, None))
 }
@@ -238,16 +195,14 @@ async fn get(
     params(("id" = String, Path, description = "The channel")),
     responses((status = 200, description = "The channel as it is then", body = ChannelBody)))]
 async fn update(
-    State(channels): State<Arc<Channels>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Channel>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let tenant = channels.tenant(&parts)?;
+    let tenant = desk.tenant(&parts)?;
     let patch = parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
-    let updated = channels
-        .directory
-        .update_channel(tenant.id, id, patch, channels.when());
+    let updated = desk.directory.update_channel(tenant.id, id, patch, desk.when());
     let channel = updated.await.map_err(directory_problem)?;
     json(StatusCode::OK, &ChannelBody::of(&channel, None))
 }
@@ -257,15 +212,13 @@ async fn update(
     params(("id" = String, Path, description = "The channel")),
     responses((status = 204, description = "The channel is gone")))]
 async fn delete(
-    State(channels): State<Arc<Channels>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Channel>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    let tenant = channels.tenant(&parts)?;
-    let deleted = channels
-        .directory
-        .delete_channel(tenant.id, id, channels.when().deadline);
+    let tenant = desk.tenant(&parts)?;
+    let deleted = desk.directory.delete_channel(tenant.id, id, desk.when().deadline);
     deleted.await.map_err(directory_problem)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -275,12 +228,12 @@ async fn delete(
     params(("id" = String, Path, description = "The channel")),
     responses((status = 200, description = "The channel, paused", body = ChannelBody)))]
 async fn pause(
-    State(channels): State<Arc<Channels>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Channel>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    channels.set_status(&parts, id, ChannelStatus::Paused).await
+    desk.set_status(&parts, id, ChannelStatus::Paused).await
 }
 
 /// Lets a channel's deliveries go on.
@@ -288,12 +241,12 @@ async fn pause(
     params(("id" = String, Path, description = "The channel")),
     responses((status = 200, description = "The channel, active", body = ChannelBody)))]
 async fn resume(
-    State(channels): State<Arc<Channels>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Channel>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    channels.set_status(&parts, id, ChannelStatus::Active).await
+    desk.set_status(&parts, id, ChannelStatus::Active).await
 }
 
 /// Gives a channel another secret.
@@ -301,16 +254,14 @@ async fn resume(
     params(("id" = String, Path, description = "The channel")),
     responses((status = 200, description = "The channel with its new secret, which is shown once", body = ChannelBody)))]
 async fn rotate_secret(
-    State(channels): State<Arc<Channels>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Channel>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    let tenant = channels.tenant(&parts)?;
-    let mut rng = channels.seeds.fork();
-    let rotated = channels
-        .directory
-        .rotate_secret(tenant.id, id, channels.when(), &mut rng);
+    let tenant = desk.tenant(&parts)?;
+    let mut rng = desk.seeds.fork();
+    let rotated = desk.directory.rotate_secret(tenant.id, id, desk.when(), &mut rng);
     let (channel, secret) = rotated.await.map_err(directory_problem)?;
     json(StatusCode::OK, &ChannelBody::of(&channel, Some(&secret)))
 }

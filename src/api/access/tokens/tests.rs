@@ -18,22 +18,13 @@ fn grant() -> Grant {
 }
 
 fn issued(tokens: &Tokens, grant: &Grant) -> String {
-    tokens
-        .issue(grant, now(), RequestId::derive([3; 16]))
-        .unwrap()
+    tokens.issue(grant, now(), RequestId::derive([3; 16])).unwrap()
 }
 
 /// A token with this header and these claims, signed as an attacker who has `secret` would.
 fn forged(header: &str, claims: &str, secret: &[u8]) -> String {
-    let message = format!(
-        "{}.{}",
-        URL_SAFE_NO_PAD.encode(header),
-        URL_SAFE_NO_PAD.encode(claims)
-    );
-    let signature = hmac::sign(
-        &hmac::Key::new(hmac::HMAC_SHA256, secret),
-        message.as_bytes(),
-    );
+    let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+    let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), message.as_bytes());
     format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()))
 }
 
@@ -49,27 +40,18 @@ fn a_token_grants_what_it_was_issued_for_until_it_ends() {
     assert_eq!(tokens.check(&token, now()).unwrap(), grant());
     let last = grant().expires_at.minus(Duration::from_micros(1));
     assert!(tokens.check(&token, last).is_ok());
-    assert!(matches!(
-        tokens.check(&token, grant().expires_at),
-        Err(Error::Expired)
-    ));
+    assert!(matches!(tokens.check(&token, grant().expires_at), Err(Error::Expired)));
 }
 
 #[test]
 fn a_token_of_another_key_or_with_changed_claims_is_refused() {
     let tokens = Tokens::new(SECRET).unwrap();
     let other = Tokens::new(b"another secret of at least 32 bytes").unwrap();
-    assert!(matches!(
-        tokens.check(&issued(&other, &grant()), now()),
-        Err(Error::Invalid(_))
-    ));
+    assert!(matches!(tokens.check(&issued(&other, &grant()), now()), Err(Error::Invalid(_))));
     let token = issued(&tokens, &grant());
     let mut parts = token.split('.');
-    let (header, _, signature) = (
-        parts.next().unwrap(),
-        parts.next().unwrap(),
-        parts.next().unwrap(),
-    );
+    let (header, _, signature) =
+        (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
     let changed = URL_SAFE_NO_PAD.encode(claims(1_764_003_600, 1_764_000_000));
     let swapped = format!("{header}.{changed}.{signature}");
     assert!(tokens.check(&swapped, now()).is_err());
@@ -80,11 +62,7 @@ fn a_token_of_another_key_or_with_changed_claims_is_refused() {
 fn other_algorithms_are_refused_even_with_a_right_signature() {
     let tokens = Tokens::new(SECRET).unwrap();
     let claims = claims(1_764_003_600, 1_764_000_000);
-    assert!(
-        tokens
-            .check(&forged(r#"{"alg":"HS256"}"#, &claims, SECRET), now())
-            .is_ok()
-    );
+    assert!(tokens.check(&forged(r#"{"alg":"HS256"}"#, &claims, SECRET), now()).is_ok());
     for header in [
         r#"{"alg":"none"}"#,
         r#"{"alg":"None","typ":"JWT"}"#,
@@ -100,10 +78,7 @@ fn other_algorithms_are_refused_even_with_a_right_signature() {
         let token = forged(header, &claims, SECRET);
         assert!(tokens.check(&token, now()).is_err(), "{header}");
         let unsigned = token.rsplit_once('.').unwrap().0;
-        assert!(
-            tokens.check(&format!("{unsigned}."), now()).is_err(),
-            "{header}"
-        );
+        assert!(tokens.check(&format!("{unsigned}."), now()).is_err(), "{header}");
         assert!(tokens.check(unsigned, now()).is_err(), "{header}");
     }
 }
@@ -134,8 +109,5 @@ fn claims_that_no_server_issues_are_refused() {
 
 #[test]
 fn a_short_secret_is_refused_by_its_length() {
-    assert!(matches!(
-        Tokens::new(&SECRET[1..]),
-        Err(Error::WeakSecret(31))
-    ));
+    assert!(matches!(Tokens::new(&SECRET[1..]), Err(Error::WeakSecret(31))));
 }

@@ -2,10 +2,6 @@
 //! Promises that only tokens of this server's key and algorithm pass, and that what a token is bound to is kept.
 //! Does not look anything up: whether the tenant still exists, the caller asks the directory.
 
-mod issue;
-
-pub(super) use issue::{Issuer, routes};
-
 use std::time::Duration;
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
@@ -161,13 +157,7 @@ impl Grant {
     pub fn starting(now: Timestamp, tenant: TenantId, ttl: Duration) -> Self {
         let ttl = Duration::from_secs(ttl.as_secs());
         let second = Timestamp::from_micros(now.micros() / 1_000_000 * 1_000_000).unwrap_or(now);
-        Self {
-            tenant,
-            conversation: None,
-            user: None,
-            expires_at: second.plus(ttl),
-            ttl,
-        }
+        Self { tenant, conversation: None, user: None, expires_at: second.plus(ttl), ttl }
     }
 }
 

@@ -3,7 +3,6 @@
 //! Does not check names and quotas; the directory does.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse as _, Response};
@@ -13,39 +12,25 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::Doorkeeper;
-use super::frame::{BodyLimit, read_body};
-use super::problem::{Code, Problem};
-use super::request::{
-    At, Seeds, Within, directory_problem, json, located, number, parse, query, rfc3339,
-};
-use crate::clock::{Clock, Timestamp};
-use crate::directory::{Directory, SendQuota, Tenant, When};
+use super::{Desk, directory_problem};
+use crate::api::frame::{BodyLimit, read_body};
+use crate::api::problem::{Code, Problem};
+use crate::api::request::{At, Within, json, located, number, parse, query, rfc3339};
+use crate::clock::Timestamp;
+use crate::directory::{SendQuota, Tenant};
 use crate::event::limits::BODY_BYTES_MAX;
 use crate::event::{KeyId, TenantId, id};
-
-/// How long a change of the directory may take, the answer of other nodes not awaited.
-pub(super) const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Most tenants of one page, and how many it has when nothing else is asked for.
 const PAGE_TENANTS_MAX: u64 = 500;
 const PAGE_TENANTS_DEFAULT: u64 = 100;
-
-/// What this family can touch.
-#[derive(Debug)]
-pub(super) struct Tenants {
-    pub(super) doorkeeper: Arc<Doorkeeper>,
-    pub(super) directory: Directory,
-    pub(super) clock: Clock,
-    pub(super) seeds: Seeds,
-}
 
 /// A new tenant.
 #[derive(Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = NewTenant)]
 #[expect(dead_code, reason = "only described; the directory reads it")]
-pub(super) struct NewTenantBody {
+pub(in crate::api) struct NewTenantBody {
     /// 1 to 256 bytes without control characters.
     #[schema(example = "acme", max_length = 256, min_length = 1)]
     name: String,
@@ -60,7 +45,7 @@ pub(super) struct NewTenantBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = SendQuota)]
-pub(super) struct QuotaBody {
+pub(in crate::api) struct QuotaBody {
     /// Sustained messages a second.
     #[schema(minimum = 1, maximum = 1_000_000)]
     per_second: u64,
@@ -71,10 +56,7 @@ pub(super) struct QuotaBody {
 
 impl From<SendQuota> for QuotaBody {
     fn from(quota: SendQuota) -> Self {
-        Self {
-            per_second: quota.per_second,
-            burst: quota.burst,
-        }
+        Self { per_second: quota.per_second, burst: quota.burst }
     }
 }
 
@@ -83,7 +65,7 @@ impl From<SendQuota> for QuotaBody {
 #[serde(rename_all = "camelCase")]
 #[schema(as = TenantPatch)]
 #[expect(dead_code, reason = "only described; the directory reads it")]
-pub(super) struct TenantPatchBody {
+pub(in crate::api) struct TenantPatchBody {
     /// Another name.
     name: Option<String>,
     /// Another rank: `high`, `standard` or `bulk`.
@@ -98,7 +80,7 @@ pub(super) struct TenantPatchBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Tenant)]
-pub(super) struct TenantBody {
+pub(in crate::api) struct TenantBody {
     #[schema(value_type = String, example = "ten_0190000000007000800000000000000a")]
     id: TenantId,
     name: String,
@@ -134,7 +116,7 @@ impl TenantBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Tenants)]
-pub(super) struct TenantsBody {
+pub(in crate::api) struct TenantsBody {
     /// The oldest first.
     tenants: Vec<TenantBody>,
     /// Whether there are more after the last one.
@@ -145,7 +127,7 @@ pub(super) struct TenantsBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Key)]
-pub(super) struct KeyBody {
+pub(in crate::api) struct KeyBody {
     #[schema(value_type = String, example = "key_0190000000007000800000000000000a")]
     id: KeyId,
     #[serde(serialize_with = "rfc3339")]
@@ -159,28 +141,20 @@ pub(super) struct KeyBody {
 /// A tenant's keys.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Keys)]
-pub(super) struct KeysBody {
+pub(in crate::api) struct KeysBody {
     /// The oldest first.
     keys: Vec<KeyBody>,
 }
 
-pub(super) fn routes(state: Tenants) -> OpenApiRouter {
+pub(in crate::api) fn routes() -> OpenApiRouter<Arc<Desk>> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(get, update))
         .routes(routes!(list_keys, create_key))
         .routes(routes!(revoke_key))
-        .with_state(Arc::new(state))
 }
 
-impl Tenants {
-    fn when(&self) -> When {
-        When {
-            now: self.clock.timestamp(),
-            deadline: self.clock.now() + WRITE_DEADLINE,
-        }
-    }
-
+impl Desk {
     fn known(&self, tenant: TenantId) -> Result<Arc<Tenant>, Problem> {
         let tenant = self.directory.tenant(tenant);
         tenant.ok_or_else(|| Problem::not_found("There is no such tenant."))
@@ -190,19 +164,12 @@ impl Tenants {
 /// Makes a tenant and its first API key.
 #[utoipa::path(post, path = "/v1/tenants", tag = "tenants", security(("operator" = [])), request_body = NewTenantBody,
     responses((status = 201, description = "The tenant with its first key, which is shown once", body = TenantBody)))]
-async fn create(
-    State(tenants): State<Arc<Tenants>>,
-    request: Request,
-) -> Result<Response, Problem> {
+async fn create(State(desk): State<Arc<Desk>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    tenants
-        .doorkeeper
-        .operator(&parts.headers, tenants.clock.timestamp())?;
+    desk.doorkeeper.operator(&parts.headers, desk.clock.timestamp())?;
     let new = parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
-    let mut rng = tenants.seeds.fork();
-    let made = tenants
-        .directory
-        .create_tenant(new, tenants.when(), &mut rng);
+    let mut rng = desk.seeds.fork();
+    let made = desk.directory.create_tenant(new, desk.when(), &mut rng);
     let (tenant, key) = made.await.map_err(directory_problem)?;
     let body = TenantBody::of(&tenant, Some(key.expose().to_owned()));
     let response = json(StatusCode::CREATED, &body)?;
@@ -214,11 +181,9 @@ async fn create(
     params(("after" = Option<String>, Query, description = "The id of the last tenant that is known already"),
            ("limit" = Option<u64>, Query, description = "1 to 500, 100 when left out")),
     responses((status = 200, description = "A page of tenants", body = TenantsBody)))]
-async fn list(State(tenants): State<Arc<Tenants>>, request: Request) -> Result<Response, Problem> {
+async fn list(State(desk): State<Arc<Desk>>, request: Request) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    tenants
-        .doorkeeper
-        .operator(&parts.headers, tenants.clock.timestamp())?;
+    desk.doorkeeper.operator(&parts.headers, desk.clock.timestamp())?;
     let (mut after, mut limit) = (None, PAGE_TENANTS_DEFAULT);
     for (name, value) in query(&parts)? {
         match name.as_str() {
@@ -232,22 +197,12 @@ async fn list(State(tenants): State<Arc<Tenants>>, request: Request) -> Result<R
             _ => {}
         }
     }
-    let all = tenants.directory.tenants();
-    let mut rest = all
-        .iter()
-        .filter(|tenant| after.is_none_or(|after| tenant.id > after));
-    let page = rest
-        .by_ref()
-        .take(usize::try_from(limit).unwrap_or(usize::MAX));
+    let all = desk.directory.tenants();
+    let mut rest = all.iter().filter(|tenant| after.is_none_or(|after| tenant.id > after));
+    let page = rest.by_ref().take(usize::try_from(limit).unwrap_or(usize::MAX));
     let page = page.map(|tenant| TenantBody::of(tenant, None)).collect();
     let has_more = rest.next().is_some();
-    json(
-        StatusCode::OK,
-        &TenantsBody {
-            tenants: page,
-            has_more,
-        },
-    )
+    json(StatusCode::OK, &TenantsBody { tenants: page, has_more })
 }
 
 /// Shows a tenant.
@@ -255,14 +210,12 @@ async fn list(State(tenants): State<Arc<Tenants>>, request: Request) -> Result<R
     params(("id" = String, Path, description = "The tenant")),
     responses((status = 200, description = "The tenant", body = TenantBody)))]
 async fn get(
-    State(tenants): State<Arc<Tenants>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Tenant>,
     request: Request,
 ) -> Result<Response, Problem> {
-    tenants
-        .doorkeeper
-        .operator(request.headers(), tenants.clock.timestamp())?;
-    let tenant = tenants.known(id)?;
+    desk.doorkeeper.operator(request.headers(), desk.clock.timestamp())?;
+    let tenant = desk.known(id)?;
     json(StatusCode::OK, &TenantBody::of(&tenant, None))
 }
 
@@ -271,18 +224,14 @@ async fn get(
     params(("id" = String, Path, description = "The tenant")),
     responses((status = 200, description = "The tenant as it is then", body = TenantBody)))]
 async fn update(
-    State(tenants): State<Arc<Tenants>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Tenant>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    tenants
-        .doorkeeper
-        .operator(&parts.headers, tenants.clock.timestamp())?;
+    desk.doorkeeper.operator(&parts.headers, desk.clock.timestamp())?;
     let patch = parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
-    let updated = tenants
-        .directory
-        .update_tenant(id, patch, tenants.when().deadline);
+    let updated = desk.directory.update_tenant(id, patch, desk.when().deadline);
     let tenant = updated.await.map_err(directory_problem)?;
     json(StatusCode::OK, &TenantBody::of(&tenant, None))
 }
@@ -292,25 +241,18 @@ async fn update(
     params(("id" = String, Path, description = "The tenant")),
     responses((status = 200, description = "The keys, the oldest first", body = KeysBody)))]
 async fn list_keys(
-    State(tenants): State<Arc<Tenants>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Tenant>,
     request: Request,
 ) -> Result<Response, Problem> {
-    tenants
-        .doorkeeper
-        .operator(request.headers(), tenants.clock.timestamp())?;
-    tenants.known(id)?;
-    let keys = tenants.directory.keys(id).into_iter().map(|key| KeyBody {
+    desk.doorkeeper.operator(request.headers(), desk.clock.timestamp())?;
+    desk.known(id)?;
+    let keys = desk.directory.keys(id).into_iter().map(|key| KeyBody {
         id: key.id,
         created_at: key.created_at,
         api_key: None,
     });
-    json(
-        StatusCode::OK,
-        &KeysBody {
-            keys: keys.collect(),
-        },
-    )
+    json(StatusCode::OK, &KeysBody { keys: keys.collect() })
 }
 
 /// Makes another API key of a tenant.
@@ -318,15 +260,13 @@ async fn list_keys(
     params(("id" = String, Path, description = "The tenant")),
     responses((status = 201, description = "The key, which is shown once", body = KeyBody)))]
 async fn create_key(
-    State(tenants): State<Arc<Tenants>>,
+    State(desk): State<Arc<Desk>>,
     At(id): At<id::kind::Tenant>,
     request: Request,
 ) -> Result<Response, Problem> {
-    tenants
-        .doorkeeper
-        .operator(request.headers(), tenants.clock.timestamp())?;
-    let mut rng = tenants.seeds.fork();
-    let made = tenants.directory.create_key(id, tenants.when(), &mut rng);
+    desk.doorkeeper.operator(request.headers(), desk.clock.timestamp())?;
+    let mut rng = desk.seeds.fork();
+    let made = desk.directory.create_key(id, desk.when(), &mut rng);
     let (key, api_key) = made.await.map_err(directory_problem)?;
     let body = KeyBody {
         id: key.id,
@@ -334,10 +274,7 @@ async fn create_key(
         api_key: Some(api_key.expose().to_owned()),
     };
     let response = json(StatusCode::CREATED, &body)?;
-    Ok(located(
-        response,
-        &format!("/v1/tenants/{id}/keys/{}", key.id),
-    ))
+    Ok(located(response, &format!("/v1/tenants/{id}/keys/{}", key.id)))
 }
 
 /// Revokes an API key, on every node within a second.
@@ -345,16 +282,12 @@ async fn create_key(
     params(("id" = String, Path, description = "The tenant"), ("keyId" = String, Path, description = "The key")),
     responses((status = 204, description = "The key is revoked")))]
 async fn revoke_key(
-    State(tenants): State<Arc<Tenants>>,
+    State(desk): State<Arc<Desk>>,
     Within(tenant, key): Within<id::kind::Tenant, id::kind::Key>,
     request: Request,
 ) -> Result<Response, Problem> {
-    tenants
-        .doorkeeper
-        .operator(request.headers(), tenants.clock.timestamp())?;
-    let revoked = tenants
-        .directory
-        .revoke_key(tenant, key, tenants.when().deadline);
+    desk.doorkeeper.operator(request.headers(), desk.clock.timestamp())?;
+    let revoked = desk.directory.revoke_key(tenant, key, desk.when().deadline);
     revoked.await.map_err(directory_problem)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

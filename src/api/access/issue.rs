@@ -13,8 +13,8 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Grant, TTL_DEFAULT, TTL_MAX, Tokens};
-use crate::api::access::Doorkeeper;
+use super::Doorkeeper;
+use super::tokens::{Grant, TTL_DEFAULT, TTL_MAX, Tokens};
 use crate::api::frame::{BodyLimit, Dice, read_body};
 use crate::api::problem::{Code, Fault, Problem};
 use crate::api::request::{json, parse, rfc3339};
@@ -59,11 +59,8 @@ pub(in crate::api) struct TokenBody {
     expires_at: Timestamp,
 }
 
-pub(in crate::api) fn routes(state: Issuer) -> OpenApiRouter {
-    OpenApiRouter::new()
-        .routes(routes!(create))
-        .routes(routes!(refresh))
-        .with_state(Arc::new(state))
+pub(in crate::api) fn routes() -> OpenApiRouter<Arc<Issuer>> {
+    OpenApiRouter::new().routes(routes!(create)).routes(routes!(refresh))
 }
 
 impl Issuer {
@@ -84,11 +81,7 @@ async fn create(State(issuer): State<Arc<Issuer>>, request: Request) -> Result<R
     let now = issuer.clock.timestamp();
     let tenant = issuer.doorkeeper.tenant(&parts.headers, now)?;
     let bytes = read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?;
-    let wish = if bytes.is_empty() {
-        NewTokenBody::default()
-    } else {
-        parse(&bytes)?
-    };
+    let wish = if bytes.is_empty() { NewTokenBody::default() } else { parse(&bytes)? };
     let checked = check(wish)?;
     let grant = Grant {
         conversation: checked.conversation,
@@ -121,15 +114,11 @@ struct Checked {
 fn check(wish: NewTokenBody) -> Result<Checked, Problem> {
     let mut faults = Vec::new();
     let mut fault = |pointer: &str, detail: String| {
-        faults.push(Fault {
-            pointer: pointer.to_owned(),
-            detail,
-        });
+        faults.push(Fault { pointer: pointer.to_owned(), detail });
     };
     let conversation = wish.conversation_id.and_then(|text| {
         let id = ConversationId::parse(&text);
-        id.map_err(|error| fault("/conversationId", error.to_string()))
-            .ok()
+        id.map_err(|error| fault("/conversationId", error.to_string())).ok()
     });
     if let Some(user) = &wish.user_id {
         let fits = (1..=NAME_BYTES_MAX).contains(&user.len());
@@ -142,18 +131,11 @@ fn check(wish: NewTokenBody) -> Result<Checked, Problem> {
     }
     let ttl = wish.ttl_seconds.map_or(TTL_DEFAULT, Duration::from_secs);
     if ttl.is_zero() || ttl > TTL_MAX {
-        fault(
-            "/ttlSeconds",
-            format!("must be a number from 1 to {}", TTL_MAX.as_secs()),
-        );
+        fault("/ttlSeconds", format!("must be a number from 1 to {}", TTL_MAX.as_secs()));
     }
     if faults.is_empty() {
         let user = wish.user_id.map(Into::into);
-        Ok(Checked {
-            conversation,
-            user,
-            ttl,
-        })
+        Ok(Checked { conversation, user, ttl })
     } else {
         Err(Problem::new(Code::InvalidMessage, "A field breaks a rule.").with_faults(faults))
     }
