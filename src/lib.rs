@@ -28,6 +28,9 @@ pub mod ingest;
 pub mod operate;
 pub mod projection;
 
+// Floor 5: doors.
+pub mod api;
+
 // Floor 6: wiring.
 pub mod bench;
 pub mod cli;

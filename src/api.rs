@@ -1,0 +1,200 @@
+//! The doors: REST for operators, tenants and users, the probes, and the pages that explain them.
+//! Promises that what is routed is documented, and that every answer is as `docs` say, problems included.
+//! Does not know SQL, subjects or policies; it turns requests into calls of flows and their answers into statuses.
+
+mod access;
+mod conversations;
+mod directory;
+mod docs;
+pub mod frame;
+pub mod listen;
+mod messages;
+mod probes;
+pub mod problem;
+mod request;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::clock::Clock;
+use crate::directory::Directory;
+use crate::history::History;
+use crate::ingest::Ingest;
+use crate::metrics::Metrics;
+use crate::readiness::Board;
+
+pub use access::OperatorToken;
+pub use access::tokens;
+pub use frame::{Dice, Frame};
+pub use listen::Door;
+pub use probes::Render;
+pub use request::Seeds;
+
+use access::Doorkeeper;
+use access::issue::{self, Issuer};
+use conversations::Conversations;
+use directory::{Desk, channels, tenants};
+use messages::{Pages, Sends};
+use probes::{Probes, Status};
+use problem::{Code, Problem};
+
+/// Everything that the doors lead to.
+#[derive(Debug)]
+pub struct Rooms {
+    /// Tenants, keys and channels.
+    pub directory: Directory,
+    /// The flow of sends.
+    pub ingest: Ingest,
+    /// The flow of reads.
+    pub history: History,
+    /// Where readiness is written.
+    pub board: Board,
+}
+
+/// What the doors need beside the rooms.
+#[derive(Debug)]
+pub struct Fittings {
+    /// Issues and checks users' tokens.
+    pub tokens: tokens::Tokens,
+    /// `None` when nobody is the operator.
+    pub operator: Option<OperatorToken>,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Handles of the server's metrics.
+    pub metrics: Metrics,
+    /// Writes the page of metrics.
+    pub render: Render,
+    /// Randomness for keys and secrets.
+    pub seeds: Seeds,
+    /// Randomness for request ids and jitter.
+    pub dice: Dice,
+    /// Base of the waits that retryable answers name.
+    pub retry_base: Duration,
+}
+
+/// The router with everything around it, ready for a [`Door`].
+pub fn frame(rooms: Rooms, fittings: Fittings) -> Frame {
+    let (clock, dice) = (fittings.clock.clone(), fittings.dice.clone());
+    let (metrics, retry_base) = (fittings.metrics.api.clone(), fittings.retry_base);
+    let document = docs::Document::of(&openapi());
+    let routes = routes(states(rooms, fittings, document));
+    let router = Router::from(routes).fallback(nowhere).method_not_allowed_fallback(not_so);
+    Frame { router, clock, dice, metrics, retry_base }
+}
+
+/// The OpenAPI document of all calls.
+pub fn openapi() -> OpenApi {
+    let mut openapi = docs::begin();
+    for family in [
+        messages::routes_of_sends().into_openapi(),
+        messages::routes_of_pages().into_openapi(),
+        conversations::routes().into_openapi(),
+        issue::routes().into_openapi(),
+        channels::routes().into_openapi(),
+        tenants::routes().into_openapi(),
+        probes::routes().into_openapi(),
+        probes::routes_of_status().into_openapi(),
+        problem::routes().into_openapi(),
+        docs::routes().into_openapi(),
+    ] {
+        openapi.merge(family);
+    }
+    docs::complete(&mut openapi);
+    openapi
+}
+
+/// What each family can touch.
+struct States {
+    sends: Arc<Sends>,
+    pages: Arc<Pages>,
+    conversations: Arc<Conversations>,
+    issuer: Arc<Issuer>,
+    desk: Arc<Desk>,
+    probes: Arc<Probes>,
+    status: Arc<Status>,
+    document: Arc<docs::Document>,
+}
+
+/// Every route with its state.
+fn routes(states: States) -> OpenApiRouter {
+    OpenApiRouter::new()
+        .merge(messages::routes_of_sends().with_state(states.sends))
+        .merge(messages::routes_of_pages().with_state(states.pages))
+        .merge(conversations::routes().with_state(states.conversations))
+        .merge(issue::routes().with_state(states.issuer))
+        .merge(channels::routes().with_state(Arc::clone(&states.desk)))
+        .merge(tenants::routes().with_state(states.desk))
+        .merge(probes::routes().with_state(states.probes))
+        .merge(probes::routes_of_status().with_state(states.status))
+        .merge(problem::routes())
+        .merge(docs::routes().with_state(states.document))
+}
+
+fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States {
+    let Rooms { directory, ingest, history, board } = rooms;
+    let clock = fittings.clock;
+    let tokens = Arc::new(fittings.tokens);
+    let doorkeeper = Arc::new(Doorkeeper {
+        directory: directory.clone(),
+        tokens: Arc::clone(&tokens),
+        operator: fittings.operator,
+    });
+    let probes = Arc::new(Probes { board, clock: clock.clone(), render: fittings.render });
+    States {
+        sends: Arc::new(Sends {
+            policy: ingest.policy().and_then(|policy| policy.to_string().try_into().ok()),
+            doorkeeper: Arc::clone(&doorkeeper),
+            ingest: ingest.clone(),
+            clock: clock.clone(),
+        }),
+        pages: Arc::new(Pages {
+            doorkeeper: Arc::clone(&doorkeeper),
+            history: history.clone(),
+            clock: clock.clone(),
+        }),
+        conversations: Arc::new(Conversations {
+            doorkeeper: Arc::clone(&doorkeeper),
+            ingest,
+            history,
+            clock: clock.clone(),
+        }),
+        issuer: Arc::new(Issuer {
+            doorkeeper: Arc::clone(&doorkeeper),
+            tokens,
+            clock: clock.clone(),
+            dice: fittings.dice,
+        }),
+        desk: Arc::new(Desk {
+            doorkeeper: Arc::clone(&doorkeeper),
+            directory: directory.clone(),
+            clock: clock.clone(),
+            seeds: fittings.seeds,
+        }),
+        status: Arc::new(Status {
+            doorkeeper,
+            directory,
+            probes: Arc::clone(&probes),
+            started: clock.now(),
+        }),
+        probes,
+        document: Arc::new(document),
+    }
+}
+
+async fn nowhere() -> Problem {
+    Problem::not_found("There is no such path.")
+}
+
+async fn not_so() -> Problem {
+    Problem::new(
+        Code::MethodNotAllowed,
+        "The path does not have this method; Allow lists those that it has.",
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,396 @@
+//! The accept loop: connections of clients, each a supervised task of its own.
+//! Promises a bound on connections, an end to slow heads and idle connections, and a drain that finishes what was begun.
+//! Does not look into requests; the frame answers them.
+//!
+//! It is not `axum::serve`, because that sets no timer, so that a head may take for ever.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use metrics::Gauge;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::frame::Frame;
+use crate::clock::Clock;
+use crate::lifecycle::{Kind, Stop, Supervisor};
+use crate::readiness::Board;
+
+/// How long a head may take from its first byte, and how long a new connection may stay silent.
+/// It is looked at twice within that time, so that the end comes after 5 to 7.5 seconds.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection may stay idle between requests: longer than the 60 s after which load balancers usually
+/// drop idle connections themselves, so that they never send a request into a connection that is being closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// How often the other end of an HTTP/2 connection is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(30);
+
+/// Most requests at once on one HTTP/2 connection.
+const STREAMS_MAX: u32 = 250;
+
+/// Most headers of a request, and most bytes of its head.
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 32 * 1024;
+
+/// Pause after the machine refused a connection for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a door listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Most open connections; beyond it new ones wait in the kernel's queue until one ends.
+    pub connections_max: usize,
+    /// How long the door stays open after the server has said that it is not ready, for load balancers to notice.
+    pub drain_delay: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { connections_max: 10_000, drain_delay: Duration::ZERO }
+    }
+}
+
+/// The door has run before; its listener is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the door has been closed and cannot be opened again")]
+pub struct Closed;
+
+/// A bound listener with everything that its connections need.
+#[derive(Debug)]
+pub struct Door {
+    listener: Mutex<Option<TcpListener>>,
+    frame: Arc<Frame>,
+    supervisor: Supervisor,
+    board: Board,
+    config: Config,
+}
+
+/// Binds an address.
+///
+/// # Errors
+/// When the address is taken or not of this machine.
+pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+impl Door {
+    /// A door on this listener. Connections become tasks of `supervisor`; draining is written on `board`.
+    pub fn new(
+        listener: TcpListener,
+        frame: Frame,
+        supervisor: Supervisor,
+        board: Board,
+        config: Config,
+    ) -> Self {
+        Self {
+            listener: Mutex::new(Some(listener)),
+            frame: Arc::new(frame),
+            supervisor,
+            board,
+            config,
+        }
+    }
+
+    /// Accepts connections until the stop, then closes the listener and lets every connection finish its requests.
+    ///
+    /// # Errors
+    /// [`Closed`] when it ran before.
+    pub async fn run(&self, stop: Stop) -> Result<(), Closed> {
+        let taken = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listener = taken.ok_or(Closed)?;
+        let slots = Arc::new(Semaphore::new(self.config.connections_max));
+        let closing = CancellationToken::new();
+        let stopping = async {
+            stop.requested().await;
+            self.board.drain(self.frame.clock.now());
+            tokio::time::sleep(self.config.drain_delay).await;
+        };
+        tokio::pin!(stopping);
+        loop {
+            let accepted = tokio::select! {
+                () = &mut stopping => break,
+                accepted = accept(&listener, &slots) => accepted,
+            };
+            match accepted {
+                Ok((stream, slot)) => self.serve(stream, slot, closing.clone()),
+                Err(error) if is_of_the_connection(&error) => {
+                    debug!(%error, "a connection broke before it began");
+                }
+                Err(error) => {
+                    warn!(%error, "no connection can be accepted: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        drop(listener);
+        closing.cancel();
+        info!("the door is closed, open requests are being finished");
+        Ok(())
+    }
+
+    fn serve(&self, stream: TcpStream, slot: OwnedSemaphorePermit, closing: CancellationToken) {
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "a connection keeps the delay of small packets");
+        }
+        let pulse = Arc::new(Pulse::beginning(self.frame.clock.clone()));
+        let connection = Connection {
+            stream: Watched { stream, pulse: Arc::clone(&pulse) },
+            frame: Arc::clone(&self.frame),
+            pulse,
+            executor: Streams(self.supervisor.clone()),
+            open: Open::counted(self.frame.metrics.open_connections.clone()),
+        };
+        self.supervisor.spawn(Kind::Door, async move {
+            connection.run(closing).await;
+            drop(slot);
+        });
+    }
+}
+
+/// Cancel safe: a slot that was taken is given back, and accepting takes a connection only when it is ready.
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _peer) = listener.accept().await?;
+    Ok((stream, slot))
+}
+
+/// Whether an error of accepting is of the one connection and not of the machine (accept(2)).
+fn is_of_the_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// Counts itself as open while it lives.
+#[derive(Debug)]
+struct Open(Gauge);
+
+impl Open {
+    fn counted(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+struct Connection {
+    stream: Watched,
+    frame: Arc<Frame>,
+    pulse: Arc<Pulse>,
+    executor: Streams,
+    open: Open,
+}
+
+impl Connection {
+    async fn run(self, closing: CancellationToken) {
+        let Self { stream, frame, pulse, executor, open } = self;
+        let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
+            let (frame, serving) = (Arc::clone(&frame), Pulse::serve(&pulse));
+            async move {
+                let response = frame.answer(request.map(axum::body::Body::new)).await;
+                drop(serving);
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let builder = protocols(executor);
+        let served = builder.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(served);
+        let mut watch = tokio::time::interval(HEAD_TIMEOUT / 2);
+        let mut closed = false;
+        loop {
+            tokio::select! {
+                biased;
+                ended = served.as_mut() => {
+                    if let Err(error) = ended {
+                        debug!(%error, "a connection ended with an error: {error}");
+                    }
+                    break;
+                }
+                () = closing.cancelled(), if !closed => {
+                    closed = true;
+                    served.as_mut().graceful_shutdown();
+                }
+                _ = watch.tick() => if pulse.is_stalled() {
+                    debug!("a head did not arrive within {HEAD_TIMEOUT:?}");
+                    break;
+                }
+            }
+        }
+        drop(open);
+    }
+}
+
+/// HTTP/1.1 and HTTP/2 with their limits.
+fn protocols(executor: Streams) -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(executor);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .pipeline_flush(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_EVERY)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(32 * 1024);
+    builder
+}
+
+/// Runs the streams of HTTP/2 connections as supervised tasks.
+#[derive(Clone, Debug)]
+struct Streams(Supervisor);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        self.0.spawn(Kind::Door, stream);
+    }
+}
+
+/// Where a connection stands: reading a head, serving requests or idle.
+///
+/// hyper's own timer of heads runs between requests too, so that a short one would close idle connections under
+/// clients that keep them for later. This one runs only from a head's first byte to its request.
+#[derive(Debug)]
+struct Pulse {
+    clock: Clock,
+    began: Instant,
+    /// Milliseconds after `began` at which a head began to arrive, plus one; 0 while none does.
+    head_since: AtomicU64,
+    /// Requests that are being answered.
+    serving: AtomicU32,
+    /// HTTP/2 has pings and limits of its own.
+    is_http2: AtomicBool,
+}
+
+/// One request that is being answered.
+struct Serving(Arc<Pulse>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.serving.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Pulse {
+    /// A connection that has just begun: its first head is awaited.
+    fn beginning(clock: Clock) -> Self {
+        Self {
+            began: clock.now(),
+            clock,
+            head_since: AtomicU64::new(1),
+            serving: AtomicU32::new(0),
+            is_http2: AtomicBool::new(false),
+        }
+    }
+
+    fn serve(pulse: &Arc<Self>) -> Serving {
+        pulse.serving.fetch_add(1, Ordering::Relaxed);
+        pulse.head_since.store(0, Ordering::Relaxed);
+        Serving(Arc::clone(pulse))
+    }
+
+    fn note_read(&self, bytes: &[u8]) {
+        if bytes.is_empty() || self.serving.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        if bytes.starts_with(b"PRI * HTTP/2") {
+            self.is_http2.store(true, Ordering::Relaxed);
+        }
+        if self.head_since.load(Ordering::Relaxed) == 0 {
+            self.head_since.store(self.elapsed_ms() + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn is_stalled(&self) -> bool {
+        let since = self.head_since.load(Ordering::Relaxed);
+        let waited = self.elapsed_ms().saturating_sub(since.saturating_sub(1));
+        since != 0
+            && !self.is_http2.load(Ordering::Relaxed)
+            && u128::from(waited) >= HEAD_TIMEOUT.as_millis()
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        let elapsed = self.clock.now().saturating_duration_since(self.began);
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A stream that tells the pulse what it reads.
+#[derive(Debug)]
+struct Watched {
+    stream: TcpStream,
+    pulse: Arc<Pulse>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.pulse.note_read(&buffer.filled()[before..]);
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

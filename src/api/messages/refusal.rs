@@ -1,0 +1,100 @@
+//! What the flows refuse, as problems.
+//! Promises a sentence that says whether something was stored and what to do.
+//! Does not decide; every refusal of a flow has exactly one problem here.
+
+use crate::api::problem::{Code, Fault, Problem};
+use crate::history;
+use crate::ingest::draft::Rejected;
+use crate::ingest::{self, draft};
+use crate::journal::{self, Busy, Verdict};
+use crate::lifecycle::chain;
+
+/// No room in the queue, as a problem.
+pub(in crate::api) fn busy(busy: Busy) -> Problem {
+    match busy {
+        Busy::Full => Problem::new(
+            Code::LogUnavailable,
+            "Too much is waiting for the log. Nothing was stored.",
+        ),
+        Busy::Stalled => Problem::new(
+            Code::LogUnavailable,
+            "The log does not acknowledge now. Nothing was stored.",
+        ),
+        Busy::Stopping => Problem::new(Code::Unavailable, "The server is on its way out."),
+    }
+}
+
+/// A body that was refused, as a problem.
+pub(in crate::api) fn rejected(rejected: Rejected) -> Problem {
+    let problem = match rejected.code {
+        draft::Code::BadRequest => Problem::new(Code::BadRequest, "The body cannot be read."),
+        draft::Code::TooLarge { limit, max } => {
+            Problem::new(Code::PayloadTooLarge, format!("The limit {limit} = {max} is exceeded."))
+        }
+        draft::Code::Invalid => Problem::new(Code::InvalidMessage, "A field breaks a rule."),
+    };
+    let faults = rejected
+        .errors
+        .into_iter()
+        .map(|error| Fault { pointer: error.pointer, detail: error.detail });
+    problem.with_faults(faults.collect())
+}
+
+/// A send of which nothing is known to be stored, as a problem.
+pub(in crate::api) fn ingest_problem(error: &ingest::Error) -> Problem {
+    let cause = chain(error);
+    let problem = match error {
+        ingest::Error::Journal(journal::Error::Stopping) => {
+            Problem::new(Code::Unavailable, "The server is on its way out.")
+        }
+        ingest::Error::Journal(_) => Problem::new(
+            Code::LogUnavailable,
+            "The log did not acknowledge in time. Send again with the same idempotency key.",
+        ),
+        ingest::Error::Database(error) if !error.is_retryable() => Problem::internal(cause.clone()),
+        ingest::Error::Database(_) | ingest::Error::Cold => Problem::new(
+            Code::DatabaseUnavailable,
+            "This conversation or key is so old that the database must be asked, which cannot be done now. Nothing was stored.",
+        ),
+    };
+    problem.with_cause(cause)
+}
+
+/// A verdict that stored nothing, as a problem.
+pub(in crate::api) fn verdict_problem(verdict: Verdict) -> Problem {
+    match verdict {
+        Verdict::KeyConflict => Problem::new(
+            Code::IdempotencyConflict,
+            "A message with this idempotency key was stored before, with another payload.",
+        ),
+        Verdict::Closed => Problem::new(Code::ConversationClosed, "The conversation is closed."),
+        Verdict::NotFound => Problem::not_found("There is no such conversation."),
+        Verdict::Cold => Problem::new(
+            Code::DatabaseUnavailable,
+            "This conversation or key must be looked up in the database, which cannot be done now. Nothing was stored.",
+        ),
+        Verdict::Stored(_) | Verdict::Duplicate(_) => {
+            Problem::internal("a stored verdict is no problem")
+        }
+    }
+}
+
+/// What history could not do, as a problem.
+pub(in crate::api) fn history_problem(error: &history::Error) -> Problem {
+    let cause = chain(error);
+    match error {
+        history::Error::NotFound => Problem::not_found("There is no such conversation."),
+        history::Error::ReplayUnavailable { watermark, head_seq, cause: _ } => {
+            let detail =
+                "This part of the history cannot be read now. Go on from the watermark later.";
+            Problem::new(Code::ReplayUnavailable, detail)
+                .with_progress(*watermark, *head_seq)
+                .with_cause(cause)
+        }
+        history::Error::DatabaseUnavailable(_) => {
+            Problem::new(Code::DatabaseUnavailable, "The database cannot be asked now.")
+                .with_cause(cause)
+        }
+        history::Error::Store(_) => Problem::internal(cause),
+    }
+}

@@ -1,0 +1,174 @@
+//! What the routes share: ids in paths, JSON bodies, queries, and how values are written into answers.
+//! Promises that a malformed id is not found, and that malformed JSON or a malformed query is named as such.
+//! Does not check what values mean; the flows and the directory do.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequestParts, Path};
+use axum::response::Response;
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
+use hyper::http::request::Parts;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::problem::{Code, Problem};
+use crate::clock::Timestamp;
+use crate::event::Json;
+use crate::event::id::{Id, Kind};
+
+/// The id in a path. Whatever is no id names nothing.
+#[derive(Debug)]
+pub(super) struct At<K: Kind>(pub Id<K>);
+
+impl<K: Kind, S: Send + Sync> FromRequestParts<S> for At<K> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let text = Path::<String>::from_request_parts(parts, state).await;
+        let id = text.ok().and_then(|Path(text)| Id::parse(&text).ok());
+        id.map(Self).ok_or_else(|| Problem::not_found("There is nothing of this id."))
+    }
+}
+
+/// The two ids of a path like `/v1/tenants/{id}/keys/{keyId}`.
+#[derive(Debug)]
+pub(super) struct Within<K: Kind, L: Kind>(pub Id<K>, pub Id<L>);
+
+impl<K: Kind, L: Kind, S: Send + Sync> FromRequestParts<S> for Within<K, L> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let texts = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let ids = texts.ok().and_then(|Path((outer, inner))| {
+            Some(Self(Id::parse(&outer).ok()?, Id::parse(&inner).ok()?))
+        });
+        ids.ok_or_else(|| Problem::not_found("There is nothing of this id."))
+    }
+}
+
+/// Randomness for keys and secrets. Clones draw from the same source; nobody holds it across an await.
+#[derive(Clone, Debug)]
+pub struct Seeds(Arc<Mutex<StdRng>>);
+
+impl Seeds {
+    /// From the server's own source.
+    pub fn new(rng: StdRng) -> Self {
+        Self(Arc::new(Mutex::new(rng)))
+    }
+
+    /// A source of one's own for one request.
+    pub(super) fn fork(&self) -> StdRng {
+        let mut source = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        StdRng::from_rng(&mut *source)
+    }
+}
+
+/// A body of JSON as a value of one's own type.
+pub(super) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|error| {
+        Problem::new(Code::BadRequest, format!("The body is not as expected: {error}."))
+    })
+}
+
+/// The parameters of a query in their order, decoded.
+pub(super) fn query(parts: &Parts) -> Result<Vec<(String, String)>, Problem> {
+    let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
+    query.map(|axum::extract::Query(pairs)| pairs).map_err(|error| {
+        Problem::new(Code::BadRequest, "The query cannot be read.").with_cause(error.to_string())
+    })
+}
+
+/// A number of a query, within bounds.
+pub(super) fn number(
+    name: &str,
+    text: &str,
+    bounds: std::ops::RangeInclusive<u64>,
+) -> Result<u64, Problem> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let number = plain.then(|| text.parse().ok()).flatten();
+    number.filter(|number| bounds.contains(number)).ok_or_else(|| {
+        let (first, last) = (bounds.start(), bounds.end());
+        let range = if *last == u64::MAX {
+            format!("at least {first}")
+        } else {
+            format!("{first} to {last}")
+        };
+        Problem::new(Code::BadRequest, format!("The parameter {name} must be a number: {range}."))
+    })
+}
+
+/// An answer of JSON.
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Result<Response, Problem> {
+    let mut text = Vec::with_capacity(256);
+    serde_json::to_writer(&mut text, value)
+        .map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))?;
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// The answer with the path of what it made.
+pub(super) fn located(response: Response, path: &str) -> Response {
+    with_header(response, LOCATION, path)
+}
+
+/// The answer with a header, if the value can stand in one.
+pub(super) fn with_header(mut response: Response, name: HeaderName, value: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+/// Writes a time as RFC 3339.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference to the field")]
+pub(super) fn rfc3339<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(at)
+}
+
+/// Writes a time that may be absent as RFC 3339.
+#[expect(clippy::ref_option, reason = "serde hands over a reference to the field")]
+pub(super) fn rfc3339_option<S: Serializer>(
+    at: &Option<Timestamp>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => serializer.collect_str(at),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// Checked JSON as it stands.
+pub(super) fn raw(json: Option<&Json>) -> Option<&RawValue> {
+    json.and_then(|json| serde_json::from_str(json.as_str()).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_query_are_plain_and_within_their_bounds() {
+        assert_eq!(number("limit", "500", 1..=500).unwrap(), 500);
+        assert_eq!(number("after", "18446744073709551615", 0..=u64::MAX).unwrap(), u64::MAX);
+        for text in ["", "0", "501", "-1", "+5", "1.0", "1e2", " 5", "99999999999999999999"] {
+            let refused = number("limit", text, 1..=500).unwrap_err();
+            assert_eq!(refused.code(), Code::BadRequest, "{text}");
+        }
+    }
+
+    #[test]
+    fn seeds_do_not_repeat() {
+        use rand::Rng as _;
+        let seeds = Seeds::new(StdRng::seed_from_u64(1));
+        assert_ne!(seeds.fork().next_u64(), seeds.fork().next_u64());
+    }
+}
