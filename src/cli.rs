@@ -2,6 +2,7 @@
 //! Promises the documented exit codes, data on standard output and everything else on standard error.
 //! Does not decide anything that a flow could decide.
 
+mod apart;
 mod bench;
 mod demo;
 mod dev;
@@ -31,6 +32,9 @@ pub(crate) enum Failed {
     /// 5: a check found a problem, which has been printed.
     #[error("{0}")]
     Found(String),
+    /// As a command ended that was run for somebody.
+    #[error("the command ended with {0}")]
+    Command(std::process::ExitStatus),
     /// 64: the configuration cannot be used.
     #[error(transparent)]
     Configuration(#[from] Problems),
@@ -48,6 +52,9 @@ impl Failed {
             Self::NotReady(_) => EXIT_NOT_READY,
             Self::Conflict(_) => EXIT_CONFLICT,
             Self::Found(_) => EXIT_FOUND,
+            Self::Command(status) => {
+                status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(EXIT_FAILURE)
+            }
             Self::Configuration(_) => EXIT_CONFIGURATION,
         }
     }

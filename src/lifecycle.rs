@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-pub use task::{Kind, OnError, OnStop};
+pub use task::{Backoff, Kind, OnError, OnStop};
 
 /// Why a task ended before it was asked to.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -1,21 +1,54 @@
 //! The arguments of `forebay bench send` and `forebay bench append`, and what they print.
 //! Promises a table on standard output and, with `--json`, the same figures with all rounds in a file.
-//! Does not start servers; the caller hands in what is to be measured.
+//! Does not measure; the bench room does.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 
-use crate::bench::lineup::Variant;
-use crate::bench::send::{self, Hooks, Target};
+use super::apart::{self, Apart, Services};
+use super::operator;
+use super::serve::{self, Server};
+use crate::bench::lineup::{Places, Variant};
+use crate::bench::send::{self, Answer, Hook, Hooks, Pids, Target};
 use crate::bench::{append, report};
 use crate::clock::Clock;
-use crate::event::{ConversationId, TenantId};
-use crate::load::{Audit, Narrator};
+use crate::config::Config;
+use crate::event::{ConversationId, Partitions, TenantId};
+use crate::journal::{self, Draft, Verdict};
+use crate::load::{Audit, Entry, Narrator};
+use crate::log::{Log, streams};
+use crate::sandbox::Install;
+
+/// The namespace of the measured server: the default.
+const NAMESPACE: &str = "forebay";
+
+/// Deadline of one append.
+const APPEND_MAX: Duration = Duration::from_secs(2);
+
+/// `forebay bench …`
+#[derive(Subcommand, Clone, Debug)]
+pub(crate) enum Command {
+    /// Acknowledged sends over HTTP, with --compare beside their references
+    Send(SendArguments),
+    /// Appends without HTTP: one node alone, and two nodes in turns
+    Append(AppendArguments),
+}
+
+/// Starts what is to be measured and measures it.
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    super::quiet_log_lines()?;
+    match command {
+        Command::Send(arguments) => send(&arguments, &Clock::system()).await,
+        Command::Append(arguments) => append(&arguments, &Clock::system()).await,
+    }
+}
 
 /// What all benchmarks take.
 #[derive(Args, Clone, Debug)]
@@ -32,6 +65,9 @@ pub struct Common {
     /// Conversations that are sent to
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub conversations: u32,
+    /// Where programs are kept; the data of the run is beside them, and removed at the end
+    #[arg(long, default_value = ".forebay")]
+    pub data_dir: PathBuf,
     /// Write every figure of every round to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -91,27 +127,139 @@ impl SendArguments {
     }
 }
 
-/// Measures sends, prints the table, writes the file.
-///
-/// # Errors
-/// When it cannot be measured, the file not be written, or the audit is not clean.
-pub async fn send(
-    arguments: &SendArguments,
-    target: &Target,
-    hooks: &Hooks,
-    clock: &Clock,
-) -> anyhow::Result<()> {
-    if arguments.hold_projector && hooks.hold.is_none() {
-        bail!("this server's projector cannot be held back from here");
-    }
+/// Measures sends, prints the table, writes the file. Fails when the audit is not clean.
+async fn send(arguments: &SendArguments, clock: &Clock) -> anyhow::Result<()> {
+    let services = Services::start(arguments.common.data_dir.clone(), Install::Allow).await?;
+    let server = Apart::start(&services, &[], clock).await?;
+    let log = services.log(NAMESPACE).await?;
+    let partitions = streams::shape(&log).await?.partitions;
+    let target = Target {
+        url: server.url.clone(),
+        api_key: server.api_key.clone(),
+        places: Places {
+            database_url: services.database_url.clone(),
+            nats_url: services.nats.url(),
+            name: format!("{NAMESPACE}-bench"),
+            partitions: usize::from(partitions.count()),
+        },
+        data_dir: services.data_dir.clone(),
+        pids: Pids {
+            server: Some(server.pid),
+            nats: Some(services.nats.pid()),
+            postgres: Some(services.postgres.lock().await.pid()),
+        },
+    };
+    let hooks = hooks(&services, &server.url, (log, partitions));
     let narrator = Narrator::on_stderr();
-    let found = send::run(target, arguments.options(), hooks, &narrator, clock).await?;
-    tell(
-        &report::of_send(&found),
-        &found,
-        arguments.common.json.as_deref(),
-    )?;
+    let found = send::run(&target, arguments.options(), &hooks, &narrator, clock).await?;
+    narrator.finish();
+    tell(&report::of_send(&found), &found, arguments.common.json.as_deref())?;
+    server.stop().await?;
     verdict(found.audit)
+}
+
+/// What the benchmark asks of the server's owner. Holding the projector back is stopping its Postgres: sends need none.
+fn hooks(services: &Services, url: &str, (log, partitions): (Log, Partitions)) -> Hooks {
+    let (postgres, metrics) = (Arc::clone(&services.postgres), format!("{url}/metrics"));
+    let lag = move |()| -> Answer<u64> {
+        let metrics = metrics.clone();
+        Box::pin(async move {
+            let page = operator::probe(&metrics).await?;
+            let appended = apart::sum_of(&page, "forebay_journal_appended_events_total");
+            Ok(appended.saturating_sub(apart::sum_of(&page, "forebay_projection_rows_total")))
+        })
+    };
+    let hold = move |projector| -> Answer<()> {
+        let postgres = Arc::clone(&postgres);
+        Box::pin(async move {
+            let postgres = postgres.lock().await;
+            match projector {
+                send::Projector::Hold => postgres.pause().await,
+                send::Projector::Run => postgres.resume(),
+            }
+            Ok(())
+        })
+    };
+    let stored = move |conversations: Vec<ConversationId>| -> Answer<Vec<Entry>> {
+        let log = log.clone();
+        Box::pin(async move { Ok(apart::stored(&log, partitions, &conversations).await?) })
+    };
+    Hooks { lag: Some(Box::new(lag)), hold: Some(Box::new(hold)), stored: Some(Box::new(stored)) }
+}
+
+/// Measures appends, prints the table, writes the file. Fails when the audit is not clean.
+async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()> {
+    let services = Services::start(arguments.common.data_dir.clone(), Install::Allow).await?;
+    let (database, nats) = (services.database_url.clone(), services.nats.url());
+    let settings = [
+        ("DATABASE_URL", database.as_str()),
+        ("NATS_URL", &nats),
+        ("FOREBAY_ADMIN_TOKEN", "operator-of-the-benchmark"),
+        ("FOREBAY_LISTEN", "127.0.0.1:0"),
+        ("FOREBAY_PROJECT", "off"),
+    ];
+    let look_up = |name: &str| {
+        settings.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
+    };
+    let config = Config::read(&look_up)?;
+    let mut servers = Vec::new();
+    for _ in 0..2 {
+        servers.push(serve::start(config.clone(), clock.clone(), super::seed()).await?);
+    }
+    let nodes: Vec<_> = servers.iter().map(|server| node(server, clock)).collect();
+    let (log, partitions) = (servers[0].log.clone(), servers[0].shape.partitions);
+    let stored = move |conversations: Vec<ConversationId>| -> Answer<Vec<Entry>> {
+        let log = log.clone();
+        Box::pin(async move { Ok(apart::stored(&log, partitions, &conversations).await?) })
+    };
+    let count = arguments.common.conversations;
+    let conversations = (0..count).map(|_| servers[0].ingest.make_conversation(clock.timestamp()));
+    let tenant = TenantId::derive([7; 16]);
+    let options =
+        arguments.options(tenant, conversations.collect(), services.data_dir.clone());
+    let (hook, narrator): (Hook<_, _>, _) = (Some(Box::new(stored)), Narrator::on_stderr());
+    let found = append::run(options, &nodes, &hook, &narrator, clock).await?;
+    narrator.finish();
+    drop(nodes);
+    for server in servers {
+        server.stop().await;
+    }
+    arguments.tell(&found)
+}
+
+/// A node of `bench append`: its journal, and its counts from its page of metrics.
+fn node(
+    server: &Server,
+    clock: &Clock,
+) -> append::Node<
+    impl Fn(Vec<Draft>) -> BoxFuture<'static, Result<Vec<Verdict>, journal::Error>>
+    + Clone
+    + Send
+    + Sync
+    + 'static,
+    impl Fn() -> append::Counts,
+> {
+    let (journal, clock) = (server.journal.clone(), clock.clone());
+    let exporter = server.exporter.clone();
+    append::Node {
+        append: move |drafts: Vec<Draft>| {
+            let (journal, clock) = (journal.clone(), clock.clone());
+            let appending: BoxFuture<'static, _> = Box::pin(async move {
+                let bytes = drafts.iter().map(|draft| draft.body.size()).sum();
+                let conversation = drafts[0].conversation;
+                let place =
+                    journal.admit(conversation, bytes).map_err(|_busy| journal::Error::Late)?;
+                journal.append(place, drafts, None, clock.now() + APPEND_MAX).await
+            });
+            appending
+        },
+        counts: move || {
+            let page = exporter.render();
+            let conflicts = apart::sum_of(&page, "forebay_journal_conflicts_total");
+            let won = apart::sum_of(&page, "forebay_journal_record_events_count");
+            append::Counts { published: won + conflicts, conflicts }
+        },
+    }
 }
 
 /// Arguments of `bench append`.

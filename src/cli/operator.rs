@@ -23,6 +23,9 @@ const MIGRATE_MAX: Duration = Duration::from_mins(10);
 /// Longest wait for a probe's answer.
 const PROBE_MAX: Duration = Duration::from_secs(3);
 
+/// Longest answer that is read: a page of metrics is the longest.
+const ANSWER_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
 /// `forebay streams …`
 #[derive(Subcommand, Debug)]
 pub(crate) enum Streams {
@@ -178,13 +181,18 @@ pub(crate) async fn healthcheck(arguments: &HealthArguments) -> anyhow::Result<(
 }
 
 /// One GET over a connection of its own. A client library would be the larger part of a health check.
-async fn probe(url: &str) -> std::io::Result<String> {
+pub(crate) async fn probe(url: &str) -> std::io::Result<String> {
     let rest = url.strip_prefix("http://").ok_or(std::io::ErrorKind::InvalidInput)?;
     let (host, path) = rest.split_once('/').unwrap_or((rest, "readyz"));
-    let mut stream = tokio::net::TcpStream::connect(host).await?;
     let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    exchange(host, &request).await
+}
+
+/// Sends one request that asks for the connection to be closed, and reads the answer up to that.
+pub(crate) async fn exchange(host: &str, request: &str) -> std::io::Result<String> {
+    let mut stream = tokio::net::TcpStream::connect(host).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
-    stream.take(64 * 1024).read_to_string(&mut answer).await?;
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).await?;
     Ok(answer)
 }

@@ -3,12 +3,16 @@
 //! Does not decide; it connects.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 use tracing::{info, warn};
 
+use crate::api;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::directory::{self, Directory};
@@ -53,6 +57,9 @@ pub enum Error {
     /// The recorder of metrics cannot be built.
     #[error("the metrics")]
     Telemetry(#[from] telemetry::Error),
+    /// The key of tokens cannot be used.
+    #[error("the key of tokens")]
+    Tokens(#[from] api::tokens::Error),
     /// The address cannot be bound.
     #[error("listening on {address}")]
     Bind {
@@ -164,8 +171,20 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         metrics.ingest.clone(),
     );
     let history = History::new(journal.clone(), interactive.clone(), clock.clone());
+    let listener = api::listen::bind(config.listen)
+        .await
+        .map_err(|source| Error::Bind { address: config.listen, source })?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| Error::Bind { address: config.listen, source })?;
+    let rooms = api::Rooms {
+        directory: directory.clone(),
+        ingest: ingest.clone(),
+        history: history.clone(),
+        board: board.clone(),
+    };
+    house.open_door(listener, rooms, (exporter.clone(), &mut rng))?;
     let pools = (interactive, background);
-    let address = config.listen;
     Ok(Server {
         address,
         supervisor,
@@ -185,11 +204,17 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
 ///
 /// # Errors
 /// [`Error`] when it does not start, or does not end as it should.
-pub async fn run(config: Config, clock: Clock, seed: u64) -> Result<(), Error> {
+pub async fn run(
+    config: Config,
+    clock: Clock,
+    seed: u64,
+    until_stdin_closes: bool,
+) -> Result<(), Error> {
     let server = start(config, clock, seed).await?;
     info!("listening on http://{}", server.address);
     let failed = tokio::select! {
         signal = crate::lifecycle::signal() => signal.map_err(Error::Signals).map(|()| None)?,
+        () = stdin_closes(), if until_stdin_closes => None,
         failure = server.supervisor.failed() => Some(failure),
     };
     let supervisor = server.supervisor.clone();
@@ -205,6 +230,13 @@ pub async fn run(config: Config, clock: Clock, seed: u64) -> Result<(), Error> {
         None if clean => Ok(()),
         None => Err(Error::Forced),
     }
+}
+
+/// Waits until nobody holds the other end of standard input any more.
+async fn stdin_closes() {
+    let mut stdin = tokio::io::stdin();
+    let mut ignored = [0; 64];
+    while stdin.read(&mut ignored).await.is_ok_and(|count| count > 0) {}
 }
 
 /// The directory, once it is read; with the key of tokens.
@@ -335,6 +367,44 @@ impl House<'_> {
         self.supervisor.supervise(Kind::Snapshot, "snapshots", move |stop| {
             snapshot::run(journal.clone(), bucket.clone(), clock.clone(), stop)
         });
+    }
+
+    /// The door, behind which everything else stands already.
+    fn open_door(
+        &self,
+        listener: TcpListener,
+        rooms: api::Rooms,
+        (exporter, rng): (Exporter, &mut StdRng),
+    ) -> Result<(), Error> {
+        let secret = match (&self.config.token_secret, rooms.directory.token_secret()) {
+            (Some(own), _) => own.expose().as_bytes().to_vec(),
+            (None, agreed) => agreed.map(|agreed| agreed.expose().to_vec()).unwrap_or_default(),
+        };
+        let fittings = api::Fittings {
+            tokens: api::tokens::Tokens::new(&secret)?,
+            operator: api::OperatorToken::new(self.config.admin_token.expose()),
+            clock: self.clock.clone(),
+            metrics: self.metrics.clone(),
+            render: api::Render::new(move || exporter.render()),
+            seeds: api::Seeds::new(StdRng::from_rng(rng)),
+            dice: api::Dice::seeded(rand::RngExt::random(rng)),
+            retry_base: self.config.retry_after,
+        };
+        let door = Arc::new(api::Door::new(
+            listener,
+            api::frame(rooms, fittings),
+            self.supervisor.clone(),
+            self.board.clone(),
+            api::listen::Config {
+                connections_max: self.config.connections_max,
+                ..api::listen::Config::default()
+            },
+        ));
+        self.supervisor.supervise(Kind::Door, "door", move |stop| {
+            let door = Arc::clone(&door);
+            async move { door.run(stop).await }
+        });
+        Ok(())
     }
 
     /// Gauges, readiness, and the histories of metrics.
