@@ -127,6 +127,10 @@ pub(super) fn complete(openapi: &mut OpenApi) {
     components.schemas.extend(schemas);
     for (path, item) in &mut openapi.paths.paths {
         for (method, operation) in operations(item) {
+            // The functions' names are unique within their family only.
+            let family = operation.tags.iter().flatten().next().cloned().unwrap_or_default();
+            let name = operation.operation_id.take().unwrap_or_default();
+            operation.operation_id = Some(format!("{family}.{name}"));
             if path.starts_with("/v1/") {
                 add_problems(operation, &problems_of(path, method, operation));
             }

@@ -208,13 +208,13 @@ pub(super) struct ProblemBody {
 }
 
 pub(super) fn routes() -> OpenApiRouter {
-    OpenApiRouter::new().routes(routes!(page))
+    OpenApiRouter::new().routes(routes!(explain))
 }
 
 /// The page that a problem's `type` points to.
 #[utoipa::path(get, path = "/problems/{code}", tag = "docs", params(("code" = String, Path, description = "A problem's code")),
     responses((status = 200, description = "A page about the code", content_type = "text/html", body = String)))]
-async fn page(Path(name): Path<String>) -> Result<Html<String>, Problem> {
+async fn explain(Path(name): Path<String>) -> Result<Html<String>, Problem> {
     let row = TABLE.iter().find(|row| row.name == name);
     let row = row.ok_or_else(|| Problem::not_found("There is no such problem code."))?;
     let (code, status, title, meaning) = (row.name, row.status, row.title, row.meaning);

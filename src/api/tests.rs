@@ -72,6 +72,16 @@ fn every_documented_call_is_counted_under_a_route_of_its_own_family() {
 }
 
 #[test]
+fn every_call_has_an_id_of_its_own() {
+    let json = serde_json::to_value(openapi()).unwrap();
+    let items = json["paths"].as_object().unwrap().values();
+    let operations = items.flat_map(|item| item.as_object().unwrap().values());
+    let ids: BTreeSet<_> =
+        operations.map(|operation| operation["operationId"].to_string()).collect();
+    assert_eq!(ids.len(), calls().len(), "{ids:?}");
+}
+
+#[test]
 fn every_call_of_version_1_names_its_callers_and_problems() {
     let json = serde_json::to_value(openapi()).unwrap();
     for (path, item) in json["paths"].as_object().unwrap() {

@@ -1,4 +1,4 @@
-//! Pure: the table of metrics: name, kind, unit, help and labels of each.
+//! The table of metrics: name, kind, unit, help and labels of each.
 //! Promises that a metric that is not in it does not exist; a test compares it with the handles.
 //! Does not register anything.
 
