@@ -122,10 +122,7 @@ impl Gate {
     pub fn status(&self) -> Status {
         Status {
             capacity: self.0.capacity,
-            in_use: self
-                .0
-                .capacity
-                .saturating_sub(self.0.permits.available_permits()),
+            in_use: self.0.capacity.saturating_sub(self.0.permits.available_permits()),
             waiting: self.0.waiting.load(Ordering::Relaxed),
         }
     }
@@ -160,9 +157,7 @@ mod tests {
     use super::*;
     use crate::clock::test_start;
 
-    const CLASS: Class = Class {
-        priority: Priority::High,
-    };
+    const CLASS: Class = Class { priority: Priority::High };
 
     fn far() -> Instant {
         test_start() + Duration::from_mins(10)
@@ -171,10 +166,8 @@ mod tests {
     #[tokio::test]
     async fn no_more_permits_are_out_than_there_are() {
         let gate = Gate::new(2, 4);
-        let (first, _second) = (
-            gate.acquire(CLASS, far()).await.unwrap(),
-            gate.acquire(CLASS, far()).await.unwrap(),
-        );
+        let (first, _second) =
+            (gate.acquire(CLASS, far()).await.unwrap(), gate.acquire(CLASS, far()).await.unwrap());
         let mut third = Box::pin(gate.acquire(CLASS, far()));
         assert!(third.as_mut().now_or_never().is_none());
         assert_eq!((gate.status().in_use, gate.status().waiting), (2, 1));
@@ -239,9 +232,6 @@ mod tests {
         assert!(waits.as_mut().now_or_never().is_none());
         gate.close();
         assert_eq!(waits.await.unwrap_err(), Overload::Closed);
-        assert_eq!(
-            gate.acquire(CLASS, far()).await.unwrap_err(),
-            Overload::Closed
-        );
+        assert_eq!(gate.acquire(CLASS, far()).await.unwrap_err(), Overload::Closed);
     }
 }

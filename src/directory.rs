@@ -227,17 +227,8 @@ impl Directory {
 
     /// How the directory is.
     pub fn status(&self) -> Status {
-        let Sight {
-            ready,
-            level,
-            revision,
-        } = *self.shared.sight.borrow();
-        Status {
-            ready,
-            level,
-            revision,
-            counts: self.shared.memory().counts(),
-        }
+        let Sight { ready, level, revision } = *self.shared.sight.borrow();
+        Status { ready, level, revision, counts: self.shared.memory().counts() }
     }
 }
 

@@ -13,9 +13,7 @@ use rand::rngs::StdRng;
 
 use crate::clock::{Clock, Timestamp};
 use crate::event::{ConversationId, MessageId, TenantId};
-use crate::journal::{
-    self, Busy, Draft, Head, Intent, Journal, Place, Seed, Status, Stored, Verdict,
-};
+use crate::journal::{self, Busy, Draft, Head, Journal, Place, Seed, Status, Stored, Verdict};
 use crate::metrics::{self, Refusal};
 use crate::store::{self, Interactive, conversations, seeds};
 
@@ -109,7 +107,7 @@ impl Ingest {
         ConversationId::generate(now, &mut *self.rng())
     }
 
-    /// Appends drafts of one conversation next to each other: one verdict each, none of them [`Verdict::Cold`].
+    /// Appends drafts of one conversation next to each other: one verdict each.
     ///
     /// Idempotency key: each draft's id, where it has a client id. They commit together, in one record. Asks Postgres
     /// only for what memory has forgotten.
@@ -138,29 +136,31 @@ impl Ingest {
         drafts: Vec<Draft>,
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
-        let seed = match self.forgotten(&drafts) {
-            Some(forgotten) => {
-                let patience = self.shared.clock.now() + LOOK_UP_MAX;
-                Some(self.look_up(forgotten, deadline.min(patience)).await?)
-            }
-            None => None,
+        let cold = match self.journal.append(place, drafts, None, deadline).await {
+            Err(journal::Error::Cold(drafts)) => drafts,
+            other => return Ok(other?),
         };
-        let verdicts = self.journal.append(place, drafts, seed, deadline).await?;
-        if verdicts.contains(&Verdict::Cold) { Err(Error::Cold) } else { Ok(verdicts) }
+        let Some(first) = cold.first() else { return Err(Error::Cold) };
+        let (conversation, bytes) = (first.conversation, cold.iter().map(|d| d.body.size()).sum());
+        let patience = self.shared.clock.now() + LOOK_UP_MAX;
+        let seed = self.look_up(self.forgotten(&cold), deadline.min(patience)).await?;
+        // The first place was given back with the drafts.
+        let place =
+            self.journal.admit(conversation, bytes).map_err(|_busy| journal::Error::Late)?;
+        match self.journal.append(place, cold, Some(seed), deadline).await {
+            Err(journal::Error::Cold(_)) => Err(Error::Cold),
+            other => Ok(other?),
+        }
     }
 
-    /// What memory has forgotten of what these drafts need, if anything.
-    fn forgotten(&self, drafts: &[Draft]) -> Option<Forgotten> {
-        let first = drafts.first()?;
-        let tail = self.journal.tail_of(first.conversation);
-        let is_head_cold = first.intent != Intent::OpenNew && tail.needs_seed(first.conversation);
-        let says_its_age = drafts.iter().any(|draft| draft.key_time.is_some());
-        let since = if says_its_age { tail.keys_since() } else { None };
+    /// What of these drafts of one conversation memory has forgotten.
+    fn forgotten(&self, drafts: &[Draft]) -> Forgotten {
+        let conversation = drafts[0].conversation;
+        let since = self.journal.tail_of(conversation).keys_since();
         let is_old =
             |draft: &&Draft| draft.key_time.zip(since).is_some_and(|(time, since)| time < since);
-        let keys: Vec<_> = drafts.iter().filter(is_old).map(|draft| draft.id).collect();
-        let needed = is_head_cold || !keys.is_empty();
-        needed.then_some(Forgotten { conversation: first.conversation, keys })
+        let keys = drafts.iter().filter(is_old).map(|draft| draft.id).collect();
+        Forgotten { conversation, keys }
     }
 
     async fn look_up(&self, forgotten: Forgotten, deadline: Instant) -> Result<Seed, Error> {
@@ -184,7 +184,7 @@ impl Ingest {
     fn count(&self, verdicts: &[Verdict]) {
         for verdict in verdicts {
             match verdict {
-                Verdict::Stored(_) | Verdict::Cold => {}
+                Verdict::Stored(_) => {}
                 Verdict::Duplicate(_) => self.shared.metrics.duplicates.increment(1),
                 Verdict::KeyConflict => self.refused(Refusal::KeyConflict),
                 Verdict::Closed => self.refused(Refusal::Closed),

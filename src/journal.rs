@@ -39,6 +39,9 @@ pub enum Error {
     /// Nothing is known to be stored: no verdict came before the deadline.
     #[error("the log did not acknowledge in time")]
     Late,
+    /// Memory does not know the conversation or a key: the drafts are to come again with a seed. Nothing was stored.
+    #[error("memory does not know the conversation or a key")]
+    Cold(Vec<Draft>),
     /// Nothing was stored.
     #[error("nothing was appended")]
     Unanswered(#[source] Unanswered),
@@ -208,7 +211,7 @@ impl Journal {
     /// Not cancel safe: what was handed over may be stored although nobody waits for the verdicts.
     ///
     /// # Errors
-    /// [`Error::Late`] when no verdict came before `deadline`: the drafts may or may not be stored.
+    /// [`Error::Late`] when no verdict came before `deadline`: the drafts may or may not be stored. [`Error::Cold`],
     /// [`Error::Unanswered`] and [`Error::Stopping`] when they are certainly not.
     pub async fn append(
         &self,
@@ -223,13 +226,13 @@ impl Journal {
         let request = draft::Request { ticket, drafts, seed, deadline };
         // The inbox has as many places as are given out, so it can only be closed.
         inbox.try_send(request).map_err(|_closed| Error::Stopping)?;
-        match tokio::time::timeout_at(deadline.into(), answer).await {
-            Ok(Ok(verdicts)) => verdicts.map_err(|unanswered| match unanswered {
-                Unanswered::Expired => Error::Late,
+        match answer.await {
+            Ok(verdicts) => verdicts.map_err(|unanswered| match unanswered {
+                Unanswered::Late => Error::Late,
+                Unanswered::Cold(drafts) => Error::Cold(drafts),
                 refused @ Unanswered::Refused(_) => Error::Unanswered(refused),
             }),
-            Ok(Err(_writer_gone)) => Err(Error::Stopping),
-            Err(_elapsed) => Err(Error::Late),
+            Err(_writer_gone) => Err(Error::Stopping),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! Promises that a task's failure is never silent, that the first stop request drains in order and that the second forces.
 //! Does not know what the tasks do; [`task::Kind`] says how each is to be treated.
 
+mod roster;
 pub mod task;
 
 use std::future::Future;
@@ -13,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
+pub use roster::{Roster, Seat};
 pub use task::{Backoff, Kind, OnError, OnStop};
 
 /// Why a task ended before it was asked to.
@@ -56,8 +58,8 @@ struct Stage {
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     stages: Arc<Vec<Stage>>,
-    /// Cancelled when draining takes too long: ends every task at its next await.
-    force: CancellationToken,
+    /// Dismissed when draining takes too long: ends every task at its next await.
+    force: Roster,
     fatal: mpsc::Sender<String>,
     fatal_inbox: Arc<Mutex<Option<mpsc::Receiver<String>>>>,
 }
@@ -79,7 +81,7 @@ impl Supervisor {
         };
         Self {
             stages: Arc::new(Kind::ALL.iter().map(stage).collect()),
-            force: CancellationToken::new(),
+            force: Roster::default(),
             fatal,
             fatal_inbox: Arc::new(Mutex::new(Some(inbox))),
         }
@@ -97,14 +99,15 @@ impl Supervisor {
         R: Future<Output = Result<(), E>> + Send,
         E: Into<Failure>,
     {
-        let (stop, force, fatal) = (self.stop(kind), self.force.clone(), self.fatal.clone());
+        let (stop, mut force) = (self.stop(kind), self.force.join());
+        let fatal = self.fatal.clone();
         let name = name.into();
         self.track(kind, async move {
             let mut failures = 0_u32;
             loop {
                 let ended = tokio::select! {
                     ended = make(stop.clone()) => ended,
-                    () = force.cancelled() => return,
+                    () = force.dismissed() => return,
                 };
                 let Err(failure) = ended.map_err(Into::into) else { return };
                 failures = failures.saturating_add(1);
@@ -129,11 +132,12 @@ impl Supervisor {
 
     /// Runs a short task of this kind to its end, for example one connection. It is forced, never restarted.
     pub fn spawn(&self, kind: Kind, task: impl Future<Output = ()> + Send + 'static) {
-        let force = self.force.clone();
+        let mut force = self.force.join();
         self.track(kind, async move {
             tokio::select! {
+                biased;
                 () = task => {}
-                () = force.cancelled() => {}
+                () = force.dismissed() => {}
             }
         });
     }
@@ -175,7 +179,7 @@ impl Supervisor {
 
     /// Ends whatever still runs, at its next await.
     pub async fn force(&self) {
-        self.force.cancel();
+        self.force.dismiss();
         for stage in self.stages.iter() {
             stage.stop.cancel();
             stage.tracker.close();

@@ -150,8 +150,7 @@ impl Watch {
 
     /// Tallies sends from here on under this phase, at most [`PHASES_MAX`] - 1.
     pub fn enter_phase(&self, phase: usize) {
-        self.phase
-            .store(phase.min(PHASES_MAX - 1), Ordering::Relaxed);
+        self.phase.store(phase.min(PHASES_MAX - 1), Ordering::Relaxed);
     }
 
     /// Ends the run: no further sends begin.
@@ -208,11 +207,7 @@ async fn drive(plan: Plan, address: SocketAddr, watch: Arc<Watch>, clock: Clock)
         Amount::Sends(sends) => (FOREVER, sends),
     };
     let job = Arc::new(Job {
-        texts: plan
-            .conversations
-            .iter()
-            .map(|id| conversation_text(*id))
-            .collect(),
+        texts: plan.conversations.iter().map(|id| conversation_text(*id)).collect(),
         address,
         watch,
         clock: clock.clone(),

@@ -67,7 +67,9 @@ pub enum Error {
     #[error("rebuilding the tables")]
     Rebuild(#[source] store::Error),
     /// New records came faster than they could be projected anew.
-    #[error("the fresh tables were not level with the old ones after {attempts} attempts; try again when there is less to do")]
+    #[error(
+        "the fresh tables were not level with the old ones after {attempts} attempts; try again when there is less to do"
+    )]
     NeverLevel {
         /// How many times it was tried.
         attempts: usize,

@@ -140,10 +140,9 @@ impl Conversations {
             Verdict::Stored(receipt) | Verdict::Duplicate(receipt) => {
                 self.after(tenant.id, id, (StatusCode::OK, &receipt, status)).await
             }
-            refused @ (Verdict::KeyConflict
-            | Verdict::Closed
-            | Verdict::NotFound
-            | Verdict::Cold) => Err(verdict_problem(refused)),
+            refused @ (Verdict::KeyConflict | Verdict::Closed | Verdict::NotFound) => {
+                Err(verdict_problem(refused))
+            }
         }
     }
 
@@ -252,7 +251,7 @@ async fn open(
             let stored = (StatusCode::OK, &receipt, Status::Open);
             conversations.after(tenant.id, id, stored).await
         }
-        refused @ (Verdict::KeyConflict | Verdict::Closed | Verdict::NotFound | Verdict::Cold) => {
+        refused @ (Verdict::KeyConflict | Verdict::Closed | Verdict::NotFound) => {
             Err(verdict_problem(refused))
         }
     }

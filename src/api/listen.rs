@@ -21,12 +21,11 @@ use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::frame::Frame;
 use crate::clock::Clock;
-use crate::lifecycle::{Kind, Stop, Supervisor};
+use crate::lifecycle::{Kind, Roster, Seat, Stop, Supervisor};
 use crate::readiness::Board;
 
 /// How long a head may take from its first byte, and how long a new connection may stay silent.
@@ -114,7 +113,7 @@ impl Door {
         let taken = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let listener = taken.ok_or(Closed)?;
         let slots = Arc::new(Semaphore::new(self.config.connections_max));
-        let closing = CancellationToken::new();
+        let closing = Roster::default();
         let stopping = async {
             stop.requested().await;
             self.board.drain(self.frame.clock.now());
@@ -127,7 +126,7 @@ impl Door {
                 accepted = accept(&listener, &slots) => accepted,
             };
             match accepted {
-                Ok((stream, slot)) => self.serve(stream, slot, closing.clone()),
+                Ok((stream, slot)) => self.serve(stream, slot, closing.join()),
                 Err(error) if is_of_the_connection(&error) => {
                     debug!(%error, "a connection broke before it began");
                 }
@@ -138,12 +137,12 @@ impl Door {
             }
         }
         drop(listener);
-        closing.cancel();
+        closing.dismiss();
         info!("the door is closed, open requests are being finished");
         Ok(())
     }
 
-    fn serve(&self, stream: TcpStream, slot: OwnedSemaphorePermit, closing: CancellationToken) {
+    fn serve(&self, stream: TcpStream, slot: OwnedSemaphorePermit, closing: Seat) {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "a connection keeps the delay of small packets");
         }
@@ -208,7 +207,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run(self, closing: CancellationToken) {
+    async fn run(self, mut closing: Seat) {
         let Self { stream, frame, pulse, executor, open } = self;
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
             let (frame, serving) = (Arc::clone(&frame), Pulse::serve(&pulse));
@@ -232,7 +231,7 @@ impl Connection {
                     }
                     break;
                 }
-                () = closing.cancelled(), if !closed => {
+                () = closing.dismissed(), if !closed => {
                     closed = true;
                     served.as_mut().graceful_shutdown();
                 }

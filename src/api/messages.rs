@@ -124,10 +124,7 @@ impl Sends {
             Verdict::Duplicate(receipt) => {
                 replayed(json(StatusCode::OK, &ReceiptBody::of(receipt, true))?)
             }
-            refused @ (Verdict::KeyConflict
-            | Verdict::Closed
-            | Verdict::NotFound
-            | Verdict::Cold) => {
+            refused @ (Verdict::KeyConflict | Verdict::Closed | Verdict::NotFound) => {
                 return Err(verdict_problem(refused));
             }
         };
@@ -253,7 +250,7 @@ fn receipts(verdicts: Vec<Verdict>) -> Result<Response, Problem> {
             Verdict::KeyConflict => {
                 BatchEntry::Refused { code: conflict.name, detail: conflict.title }
             }
-            refused @ (Verdict::Closed | Verdict::NotFound | Verdict::Cold) => {
+            refused @ (Verdict::Closed | Verdict::NotFound) => {
                 return Err(verdict_problem(refused));
             }
         });

@@ -133,10 +133,7 @@ where
     if nodes.len() > 1 {
         line_ups.push(nodes);
     }
-    let new = |line_up: &&[Node<A, C>]| Measured {
-        nodes: line_up.len(),
-        rounds: Vec::new(),
-    };
+    let new = |line_up: &&[Node<A, C>]| Measured { nodes: line_up.len(), rounds: Vec::new() };
     let mut measured: Vec<Measured> = line_ups.iter().map(new).collect();
     for nth in 1..=options.rounds {
         for (line_up, measured) in line_ups.iter().zip(&mut measured) {
@@ -246,10 +243,7 @@ where
     };
     let outcome = callers::drive(driving, clock, call).await;
     let total = outcome.total();
-    let stored = outcome
-        .groups
-        .iter()
-        .map(callers_share(total.acknowledged()));
+    let stored = outcome.groups.iter().map(callers_share(total.acknowledged()));
     let round = NodesRound {
         round: Round::of(&total, plan.round, outcome.unfinished),
         conflicts_percent: conflicts(&before, &count()),
@@ -275,20 +269,14 @@ fn percent(part: u64, whole: u64) -> Option<f64> {
 
 /// What one verdict means for the tally and the ledger.
 fn called(conversation: ConversationId, verdicts: Option<&[Verdict]>) -> Called {
-    let entry = |receipt: &Receipt| {
-        Some(Entry {
-            message: receipt.id,
-            conversation,
-            seq: receipt.seq,
-        })
-    };
+    let entry =
+        |receipt: &Receipt| Some(Entry { message: receipt.id, conversation, seq: receipt.seq });
     match verdicts {
         Some([Verdict::Stored(receipt)]) => Called::Stored(entry(receipt)),
         Some([Verdict::Duplicate(receipt)]) => Called::Repeated(entry(receipt)),
         Some([Verdict::KeyConflict]) => Called::Refused("key conflict"),
         Some([Verdict::Closed]) => Called::Refused("closed"),
         Some([Verdict::NotFound]) => Called::Refused("not found"),
-        Some([Verdict::Cold]) => Called::Refused("cold"),
         Some(_) => Called::Refused("not one verdict for one draft"),
         None => Called::Refused("not acknowledged"),
     }
@@ -304,15 +292,8 @@ struct Drafts {
 
 impl Drafts {
     fn make(&self, caller: usize, number: u64) -> Draft {
-        let Plan {
-            callers,
-            run,
-            tenant,
-            ..
-        } = self.plan;
-        let nth = number
-            .wrapping_mul(callers as u64)
-            .wrapping_add(caller as u64);
+        let Plan { callers, run, tenant, .. } = self.plan;
+        let nth = number.wrapping_mul(callers as u64).wrapping_add(caller as u64);
         let place = usize::try_from(nth % self.conversations.len() as u64).unwrap_or(0);
         let mut name = [0; 16];
         name[..4].copy_from_slice(&run.to_be_bytes());

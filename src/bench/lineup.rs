@@ -36,13 +36,8 @@ pub enum Variant {
 
 impl Variant {
     /// The references, in the order of the table.
-    pub const REFERENCES: [Self; 5] = [
-        Self::Direct,
-        Self::Gathered,
-        Self::RecordsHttp,
-        Self::Nothing,
-        Self::Records,
-    ];
+    pub const REFERENCES: [Self; 5] =
+        [Self::Direct, Self::Gathered, Self::RecordsHttp, Self::Nothing, Self::Records];
 
     /// How a table names it.
     pub const fn label(self) -> &'static str {
@@ -118,12 +113,7 @@ impl References {
             let reference = Reference::start(backing, own.handle(), clock.clone()).await?;
             listening.push((variant, reference));
         }
-        Ok(Self {
-            table,
-            log,
-            listening,
-            own,
-        })
+        Ok(Self { table, log, listening, own })
     }
 
     /// Where a reference listens; `None` for what has no HTTP.
@@ -190,9 +180,7 @@ impl OwnRuntime {
     }
 
     fn handle(&self) -> &Runtime {
-        self.0
-            .as_ref()
-            .expect("it is taken only when it is dropped")
+        self.0.as_ref().expect("it is taken only when it is dropped")
     }
 
     async fn run<T: Send + 'static>(

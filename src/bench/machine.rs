@@ -105,10 +105,7 @@ impl Usage {
     pub fn with_children(pid: u32) -> Option<Self> {
         let mut total = Self::of(pid)?;
         for entry in fs::read_dir("/proc").ok()?.flatten() {
-            let child = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok());
+            let child = entry.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(child) = child.filter(|child| parent_of(*child) == Some(pid)) else {
                 continue;
             };
@@ -123,9 +120,7 @@ impl Usage {
 
 /// The fields of a stat line after the program's name, which may itself hold blanks and parentheses.
 fn after_name(stat: &str) -> impl Iterator<Item = &str> {
-    stat.rsplit_once(')')
-        .map_or("", |(_, rest)| rest)
-        .split_ascii_whitespace()
+    stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace()
 }
 
 fn parent_of(pid: u32) -> Option<u32> {

@@ -54,12 +54,7 @@ impl RawLog {
             streams.push(stream);
             queues.push(queue);
         }
-        Ok(Self {
-            jetstream,
-            streams,
-            queues,
-            _writers: writers,
-        })
+        Ok(Self { jetstream, streams, queues, _writers: writers })
     }
 
     /// Waits until the event's record is acknowledged; says whether it was.
@@ -171,20 +166,13 @@ mod tests {
     use super::*;
 
     fn waiting(bytes: usize) -> Waiting {
-        Waiting {
-            body: vec![1; bytes].into(),
-            stored: oneshot::channel().0,
-        }
+        Waiting { body: vec![1; bytes].into(), stored: oneshot::channel().0 }
     }
 
     #[test]
     fn a_record_takes_what_fits_and_at_least_one() {
         let mut record = BytesMut::new();
-        let three = [
-            waiting(1_000),
-            waiting(RECORD_BYTES_MAX - 1_500),
-            waiting(1_000),
-        ];
+        let three = [waiting(1_000), waiting(RECORD_BYTES_MAX - 1_500), waiting(1_000)];
         assert_eq!(fill(&mut record, &three), 2);
         record.clear();
         assert_eq!(fill(&mut record, &[waiting(2 * RECORD_BYTES_MAX)]), 1);

@@ -62,11 +62,7 @@ impl Reference {
     /// # Errors
     /// When no port can be had.
     pub async fn start(backing: Backing, on: &Runtime, clock: Clock) -> Result<Self, Error> {
-        let endpoint = Arc::new(Endpoint {
-            backing,
-            seqs: Mutex::new(HashMap::new()),
-            clock,
-        });
+        let endpoint = Arc::new(Endpoint { backing, seqs: Mutex::new(HashMap::new()), clock });
         let task = on.spawn(async {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
             let address = listener.local_addr()?;
@@ -86,9 +82,7 @@ async fn accept(listener: TcpListener, endpoint: Arc<Endpoint>) {
         .route("/v1/conversations/{conversation}/messages", post(send))
         .with_state(endpoint);
     let mut http = Builder::new(TokioExecutor::new());
-    http.http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
+    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     let http = Arc::new(http);
     let mut connections = JoinSet::new();
     // A listener that fails ends the reference; the load then finds it unreachable.
@@ -141,21 +135,11 @@ async fn send(
     let stored = match &endpoint.backing {
         Backing::Nothing => true,
         Backing::Direct(table) => {
-            let row = Row {
-                conversation,
-                seq,
-                id,
-                body,
-            };
+            let row = Row { conversation, seq, id, body };
             table.insert(row).await.is_ok()
         }
         Backing::Gathered(gathering) => {
-            let row = Row {
-                conversation,
-                seq,
-                id,
-                body,
-            };
+            let row = Row { conversation, seq, id, body };
             gathering.insert(row).await
         }
         Backing::Records(log) => log.append(conversation, Bytes::from(body)).await,
@@ -163,22 +147,14 @@ async fn send(
     if !stored {
         return Err(StatusCode::SERVICE_UNAVAILABLE);
     }
-    let receipt = Receipt {
-        id,
-        seq,
-        watermark: seq,
-        at: at.to_string(),
-        duplicate: false,
-    };
+    let receipt = Receipt { id, seq, watermark: seq, at: at.to_string(), duplicate: false };
     Ok((StatusCode::CREATED, Json(receipt)))
 }
 
 impl Sent {
     fn into_text(self) -> String {
         let json = self.data.or(self.metadata);
-        self.text
-            .or_else(|| json.map(|json| json.get().to_owned()))
-            .unwrap_or_default()
+        self.text.or_else(|| json.map(|json| json.get().to_owned())).unwrap_or_default()
     }
 }
 
@@ -236,9 +212,8 @@ mod tests {
         let elsewhere = Runtime::new().unwrap();
         runtime.block_on(async {
             let clock = Clock::system();
-            let reference = Reference::start(Backing::Nothing, &elsewhere, clock.clone())
-                .await
-                .unwrap();
+            let reference =
+                Reference::start(Backing::Nothing, &elsewhere, clock.clone()).await.unwrap();
             let few = plan(&reference.url, Amount::Sends(500));
             let mut outcome = load::run(few, Arc::default(), clock.clone()).await.unwrap();
             assert_eq!((outcome.phases[0].stored, outcome.unfinished), (500, 0));

@@ -31,17 +31,12 @@ pub fn of_send(report: &Report) -> String {
     for connections in &options.connections {
         let at = report.measured.iter();
         let block: Vec<&Measured> = at.filter(|m| m.connections == *connections).collect();
-        lines.push(format!(
-            "\n{connections} connections\n{}\n",
-            table_of(&block)
-        ));
+        lines.push(format!("\n{connections} connections\n{}\n", table_of(&block)));
         lines.extend(block.into_iter().filter_map(taken_line));
     }
     if let Some(bytes) = report.server_rss_bytes {
         let (sends, megabytes) = (grouped(report.acknowledged), bytes / 1_000_000);
-        lines.push(format!(
-            "server memory after {sends} acknowledged sends: {megabytes} MB"
-        ));
+        lines.push(format!("server memory after {sends} acknowledged sends: {megabytes} MB"));
     }
     lines.extend(report.audit.as_ref().map(audit_line));
     lines.join("\n")
@@ -107,10 +102,7 @@ fn taken_line(measured: &Measured) -> Option<String> {
         ("cpu s a round: server", over(|t| t.server_cpu_seconds)),
         ("nats", over(|t| t.nats_cpu_seconds)),
         ("postgres", over(|t| t.postgres_cpu_seconds)),
-        (
-            "projected rows/s under load",
-            over(|t| t.projected_per_second),
-        ),
+        ("projected rows/s under load", over(|t| t.projected_per_second)),
         ("rows/s catching up", over(|t| t.caught_up_per_second)),
     ];
     let told = parts.into_iter().filter_map(|(name, figure)| {
@@ -142,9 +134,7 @@ pub fn of_append(report: &append::Report) -> String {
             spread(over(|r| r.round.p50_ms)),
             spread(over(|r| r.round.p99_ms)),
             over(|r| r.round.max_ms).map_or_else(String::new, |s| plain(s.high)),
-            spread(Spread::over(
-                measured.rounds.iter().filter_map(|r| r.conflicts_percent),
-            )),
+            spread(Spread::over(measured.rounds.iter().filter_map(|r| r.conflicts_percent))),
             shares(&measured.rounds),
             grouped(errors),
         ]);
@@ -161,11 +151,7 @@ pub fn of_append(report: &append::Report) -> String {
 /// Each round's shares, for example `49-51, 50-50`.
 fn shares(rounds: &[append::NodesRound]) -> String {
     let of = |round: &append::NodesRound| {
-        let shares: Vec<String> = round
-            .shares_percent
-            .iter()
-            .map(|s| format!("{s:.0}"))
-            .collect();
+        let shares: Vec<String> = round.shares_percent.iter().map(|s| format!("{s:.0}")).collect();
         shares.join("-")
     };
     rounds.iter().map(of).collect::<Vec<_>>().join(", ")
@@ -175,11 +161,7 @@ fn shares(rounds: &[append::NodesRound]) -> String {
 pub fn line_of_round(label: &str, connections: u16, nth: usize, round: &Round) -> String {
     let errors = match round.errors() {
         0 => String::new(),
-        errors => format!(
-            ", {} errors {:?}",
-            grouped(errors),
-            most_frequent(&round.refused)
-        ),
+        errors => format!(", {} errors {:?}", grouped(errors), most_frequent(&round.refused)),
     };
     format!(
         "round {nth}: {label}, {connections} connections: {}/s, p50 {} ms, p99 {} ms{errors}",
@@ -194,9 +176,7 @@ pub fn most_frequent(refused: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let mut all: Vec<_> = refused.iter().collect();
     all.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     let first = all.into_iter().take(3);
-    first
-        .map(|(reason, count)| (reason.clone(), *count))
-        .collect()
+    first.map(|(reason, count)| (reason.clone(), *count)).collect()
 }
 
 fn machine_line(machine: &Machine) -> String {
@@ -212,11 +192,7 @@ fn machine_line(machine: &Machine) -> String {
 
 /// An audit in one line.
 pub fn audit_line(audit: &Audit) -> String {
-    let verdict = if audit.is_clean() {
-        "clean"
-    } else {
-        "NOT CLEAN"
-    };
+    let verdict = if audit.is_clean() { "clean" } else { "NOT CLEAN" };
     format!(
         "audit {verdict}: {} acknowledged, {} stored; {} lost, {} duplicated, {} gaps, {} clashes, {} misplaced; \
          {} stored without a receipt, {} not audited",
@@ -268,9 +244,7 @@ mod tests {
 
     #[test]
     fn figures_are_as_long_as_they_are_worth() {
-        let texts: Vec<_> = [0.456, 45.67, 456.7, 51_234.9, 1_234_567.0]
-            .map(plain)
-            .into();
+        let texts: Vec<_> = [0.456, 45.67, 456.7, 51_234.9, 1_234_567.0].map(plain).into();
         assert_eq!(texts, ["0.46", "45.7", "457", "51 235", "1 234 567"]);
     }
 
@@ -281,10 +255,7 @@ mod tests {
             connections: 1,
             rounds: figures
                 .iter()
-                .map(|per_second| Round {
-                    per_second: *per_second,
-                    ..Round::default()
-                })
+                .map(|per_second| Round { per_second: *per_second, ..Round::default() })
                 .collect(),
             taken: Vec::new(),
         };
@@ -298,9 +269,7 @@ mod tests {
     #[test]
     fn the_most_frequent_reasons_are_told() {
         let refused = [("503", 9), ("broken", 1), ("429", 5), ("500", 7)];
-        let refused = refused
-            .map(|(reason, count)| (reason.to_owned(), count))
-            .into();
+        let refused = refused.map(|(reason, count)| (reason.to_owned(), count)).into();
         let told: Vec<_> = most_frequent(&refused).into_keys().collect();
         assert_eq!(told, ["429", "500", "503"]);
     }
@@ -308,10 +277,7 @@ mod tests {
     #[test]
     fn an_audit_says_at_once_whether_it_is_clean() {
         assert!(audit_line(&Audit::default()).starts_with("audit clean"));
-        let lost = Audit {
-            lost: 1,
-            ..Audit::default()
-        };
+        let lost = Audit { lost: 1, ..Audit::default() };
         assert!(audit_line(&lost).starts_with("audit NOT CLEAN"));
     }
 }

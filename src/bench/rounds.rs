@@ -47,17 +47,11 @@ impl Bench<'_> {
     }
 
     async fn one_round(&mut self, place: usize, nth: usize) -> Result<(), Error> {
-        let Measured {
-            variant,
-            connections,
-            ..
-        } = self.report.measured[place];
+        let Measured { variant, connections, .. } = self.report.measured[place];
         let label = variant.label();
         let rounds = self.report.options.rounds;
-        self.narrator.moment(&format!(
-            "round {} of {rounds}: {label}, {connections} connections",
-            nth + 1
-        ));
+        self.narrator
+            .moment(&format!("round {} of {rounds}: {label}, {connections} connections", nth + 1));
         if variant.is_forebay() {
             let (round, taken) = self.forebay_round(variant, connections).await?;
             self.report.measured[place].taken.push(taken);
@@ -69,8 +63,7 @@ impl Bench<'_> {
         let Some(round) = self.report.measured[place].rounds.last() else {
             return Ok(());
         };
-        self.narrator
-            .line(&line_of_round(label, connections, nth + 1, round));
+        self.narrator.line(&line_of_round(label, connections, nth + 1, round));
         if round.acknowledged == 0 {
             return Err(Error::NothingAcknowledged {
                 what: label,
@@ -186,10 +179,7 @@ impl Bench<'_> {
         let conversations: Arc<[ConversationId]> = self.conversations.as_slice().into();
         let step = usize::from(callers);
         let call = move |caller: usize, number: u64| {
-            let nth = usize::try_from(number)
-                .unwrap_or(0)
-                .wrapping_mul(step)
-                .wrapping_add(caller);
+            let nth = usize::try_from(number).unwrap_or(0).wrapping_mul(step).wrapping_add(caller);
             let conversation = conversations[nth % conversations.len()];
             let (log, body) = (Arc::clone(&log), body.clone());
             async move {
@@ -223,9 +213,7 @@ impl Bench<'_> {
 
     async fn lag(&self) -> Result<Option<u64>, Error> {
         match &self.hooks.lag {
-            Some(lag) => asked("asking for the projector's lag", lag(()))
-                .await
-                .map(Some),
+            Some(lag) => asked("asking for the projector's lag", lag(())).await.map(Some),
             None => Ok(None),
         }
     }
@@ -233,8 +221,7 @@ impl Bench<'_> {
     /// Waits until everything is projected; rows a second, if there was enough to project.
     async fn catch_up(&self, lag: Option<u64>) -> Result<Option<f64>, Error> {
         let Some(lag) = lag else { return Ok(None) };
-        self.narrator
-            .moment(&format!("the projector catches up {lag} events"));
+        self.narrator.moment(&format!("the projector catches up {lag} events"));
         let began = self.clock.now();
         while self.lag().await?.is_some_and(|lag| lag > 0) {
             if self.clock.now().saturating_duration_since(began) > CATCH_UP_MAX {

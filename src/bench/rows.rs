@@ -79,10 +79,8 @@ impl Table {
             .max_connections(POOL_CONNECTIONS)
             .min_connections(POOL_CONNECTIONS)
             .test_before_acquire(false);
-        let pool = options
-            .connect(database_url)
-            .await
-            .map_err(database("connecting to Postgres"))?;
+        let pool =
+            options.connect(database_url).await.map_err(database("connecting to Postgres"))?;
         for sql in SETUP {
             statement(sql)
                 .execute(&pool)
@@ -97,11 +95,7 @@ impl Table {
     /// # Errors
     /// When Postgres refuses.
     pub async fn empty(&self) -> Result<(), Error> {
-        self.run(
-            "TRUNCATE forebay_bench.sends",
-            "emptying the benchmark's table",
-        )
-        .await
+        self.run("TRUNCATE forebay_bench.sends", "emptying the benchmark's table").await
     }
 
     /// Removes the table with its schema.
@@ -109,17 +103,12 @@ impl Table {
     /// # Errors
     /// When Postgres refuses.
     pub async fn remove(&self) -> Result<(), Error> {
-        self.run(
-            "DROP SCHEMA forebay_bench CASCADE",
-            "removing the benchmark's table",
-        )
-        .await
+        self.run("DROP SCHEMA forebay_bench CASCADE", "removing the benchmark's table").await
     }
 
     async fn run(&self, sql: &'static str, doing: &'static str) -> Result<(), Error> {
         let done = statement(sql).execute(&self.pool).await;
-        done.map(drop)
-            .map_err(|source| Error::Database { doing, source })
+        done.map(drop).map_err(|source| Error::Database { doing, source })
     }
 
     /// Commits one row.
@@ -171,10 +160,7 @@ impl Gathering {
             queue
         };
         let queues = (0..writers.max(1)).map(queue).collect();
-        Self {
-            queues,
-            _writers: tasks,
-        }
+        Self { queues, _writers: tasks }
     }
 
     /// Waits until the row is committed; says whether it was.

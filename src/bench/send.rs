@@ -167,11 +167,8 @@ pub async fn run(
     clock: &Clock,
 ) -> Result<Report, Error> {
     let compares = options.variants.iter().any(|variant| !variant.is_forebay());
-    let references = if compares {
-        Some(References::start(target.places.clone(), clock).await?)
-    } else {
-        None
-    };
+    let references =
+        if compares { Some(References::start(target.places.clone(), clock).await?) } else { None };
     narrator.line(&format!("opening {} conversations", options.conversations));
     let conversations =
         open_conversations(&target.url, &target.api_key, options.conversations.max(1)).await?;

@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn a_metric_is_summed_over_its_labels_and_not_with_its_namesakes() {
-        let page = "# HELP a_total x\na_total{p=\"0\"} 3\na_total{p=\"1\"} 4\na_total_more 9\nb 1\n";
+        let page =
+            "# HELP a_total x\na_total{p=\"0\"} 3\na_total{p=\"1\"} 4\na_total_more 9\nb 1\n";
         assert_eq!(sum_of(page, "a_total"), 7);
         assert_eq!(sum_of(page, "c"), 0);
     }

@@ -76,11 +76,7 @@ pub struct Common {
 impl Common {
     /// Length of a round, between 0.1 s and an hour.
     fn round(&self) -> Duration {
-        let seconds = if self.seconds.is_finite() {
-            self.seconds
-        } else {
-            5.0
-        };
+        let seconds = if self.seconds.is_finite() { self.seconds } else { 5.0 };
         Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0))
     }
 }
@@ -215,8 +211,7 @@ async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()
     let count = arguments.common.conversations;
     let conversations = (0..count).map(|_| servers[0].ingest.make_conversation(clock.timestamp()));
     let tenant = TenantId::derive([7; 16]);
-    let options =
-        arguments.options(tenant, conversations.collect(), services.data_dir.clone());
+    let options = arguments.options(tenant, conversations.collect(), services.data_dir.clone());
     let (hook, narrator): (Hook<_, _>, _) = (Some(Box::new(stored)), Narrator::on_stderr());
     let found = append::run(options, &nodes, &hook, &narrator, clock).await?;
     narrator.finish();
@@ -301,11 +296,7 @@ impl AppendArguments {
     /// # Errors
     /// When the file cannot be written or the audit is not clean.
     pub fn tell(&self, found: &append::Report) -> anyhow::Result<()> {
-        tell(
-            &report::of_append(found),
-            found,
-            self.common.json.as_deref(),
-        )?;
+        tell(&report::of_append(found), found, self.common.json.as_deref())?;
         verdict(found.audit)
     }
 }

@@ -120,7 +120,9 @@ async fn stage(house: &House, narrator: &Narrator, watch: &Watch, clock: &Clock)
     let progress = |text: &str| {
         narrator.moment(&format!("{text} · {} sends acknowledged", watch.acknowledged()));
     };
-    narrator.line(&format!("sending {SENDS_PER_SECOND} messages a second over {CONNECTIONS} connections"));
+    narrator.line(&format!(
+        "sending {SENDS_PER_SECOND} messages a second over {CONNECTIONS} connections"
+    ));
     until(begin + PHASE, clock, || progress("everything runs")).await;
     narrator.line("stopping Postgres (SIGSTOP); sends go on");
     watch.enter_phase(1);

@@ -32,8 +32,7 @@ pub(crate) struct Arguments {
 /// Runs the command.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let install = if arguments.no_install { Install::PrintOnly } else { Install::Allow };
-    let mut options =
-        Options { root: arguments.data_dir, install, durability: Durability::Fast };
+    let mut options = Options { root: arguments.data_dir, install, durability: Durability::Fast };
     let binaries = provide(&options, &mut |line: &str| say(line)).await?;
     let root = Scratch::new()?;
     options.root.clone_from(&root.path);

@@ -174,9 +174,8 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     let listener = api::listen::bind(config.listen)
         .await
         .map_err(|source| Error::Bind { address: config.listen, source })?;
-    let address = listener
-        .local_addr()
-        .map_err(|source| Error::Bind { address: config.listen, source })?;
+    let address =
+        listener.local_addr().map_err(|source| Error::Bind { address: config.listen, source })?;
     let rooms = api::Rooms {
         directory: directory.clone(),
         ingest: ingest.clone(),
@@ -256,7 +255,8 @@ async fn open_directory(
         return Err(Error::Directory);
     }
     if config.token_secret.is_none() {
-        let when = directory::When { now: clock.timestamp(), deadline: clock.now() + DIRECTORY_MAX };
+        let when =
+            directory::When { now: clock.timestamp(), deadline: clock.now() + DIRECTORY_MAX };
         directory.agree_token_secret(when, rng).await.map_err(Error::TokenSecret)?;
     }
     Ok(directory)
@@ -360,8 +360,7 @@ impl House<'_> {
             epoch: self.shape.epoch.clone(),
             clock: self.clock.clone(),
         };
-        self.supervisor
-            .supervise(Kind::Janitor, "janitor", move |stop| janitor.clone().run(stop));
+        self.supervisor.supervise(Kind::Janitor, "janitor", move |stop| janitor.clone().run(stop));
         let (journal, bucket) = (self.journal.clone(), self.log.snapshots());
         let clock = self.clock.clone();
         self.supervisor.supervise(Kind::Snapshot, "snapshots", move |stop| {

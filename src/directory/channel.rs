@@ -172,10 +172,7 @@ mod tests {
         let new =
             r#"{"name":"a","url":"https://example.com","rateLimit":"5/s","headers":{"x":"y"}}"#;
         let settings = serde_json::from_str::<NewChannel>(new).unwrap();
-        let (tenant, id) = (
-            TenantId::from_uuid(Uuid::nil()),
-            ChannelId::from_uuid(Uuid::max()),
-        );
+        let (tenant, id) = (TenantId::from_uuid(Uuid::nil()), ChannelId::from_uuid(Uuid::max()));
         let secret = ChannelSecret::from_random([1; 32]);
         Channel::new(tenant, id, settings.checked().unwrap(), secret, at(1))
     }
@@ -202,24 +199,15 @@ mod tests {
         let read = Channel::decode(channel().tenant, channel().id, &bytes).unwrap();
         let patch: ChannelPatch = serde_json::from_str(r#"{"status":"paused"}"#).unwrap();
         let patched = read.patched(patch, at(9)).unwrap();
-        assert_eq!(
-            (patched.status, patched.updated_at),
-            (ChannelStatus::Paused, at(9))
-        );
+        assert_eq!((patched.status, patched.updated_at), (ChannelStatus::Paused, at(9)));
         let again: Value = serde_json::from_slice(&patched.encode()).unwrap();
-        assert_eq!(
-            (&again["colour"], &again["name"]),
-            (&"blue".into(), &"a".into())
-        );
+        assert_eq!((&again["colour"], &again["name"]), (&"blue".into(), &"a".into()));
     }
 
     #[test]
     fn debug_output_shows_no_secret() {
         let rotated = channel().rotated(ChannelSecret::from_random([2; 32]), at(2));
         let shown = format!("{rotated:?}");
-        assert!(
-            !shown.contains("whsec_") && !shown.contains("example.com"),
-            "{shown}"
-        );
+        assert!(!shown.contains("whsec_") && !shown.contains("example.com"), "{shown}");
     }
 }

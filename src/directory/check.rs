@@ -34,10 +34,7 @@ impl Faults {
     /// Notes that the field at `pointer` is wrong.
     pub(super) fn note(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
         if self.0.len() < FAULTS_MAX {
-            self.0.push(Fault {
-                pointer: pointer.into(),
-                detail: detail.into(),
-            });
+            self.0.push(Fault { pointer: pointer.into(), detail: detail.into() });
         }
     }
 
@@ -50,11 +47,7 @@ impl Faults {
 
     /// Ends the check: the value, or what is wrong with it.
     pub(super) fn or<T>(self, value: T) -> Result<T, Invalid> {
-        if self.0.is_empty() {
-            Ok(value)
-        } else {
-            Err(Invalid { faults: self.0 })
-        }
+        if self.0.is_empty() { Ok(value) } else { Err(Invalid { faults: self.0 }) }
     }
 }
 
@@ -119,16 +112,7 @@ mod tests {
         for name in ["a", "Ünïcode GmbH 🚰", " padded ", &"n".repeat(256)] {
             assert_eq!(check_name(name), Ok(()), "{name:?}");
         }
-        for name in [
-            "",
-            " ",
-            "\u{3000}",
-            "a\0b",
-            "a\nb",
-            "a\u{85}",
-            "\u{7f}",
-            &"n".repeat(257),
-        ] {
+        for name in ["", " ", "\u{3000}", "a\0b", "a\nb", "a\u{85}", "\u{7f}", &"n".repeat(257)] {
             assert!(check_name(name).is_err(), "{name:?}");
         }
     }
@@ -150,11 +134,7 @@ mod tests {
             #[serde(default)]
             field: Edit<u8>,
         }
-        let cases = [
-            ("{}", Some(1)),
-            (r#"{"field":null}"#, None),
-            (r#"{"field":2}"#, Some(2)),
-        ];
+        let cases = [("{}", Some(1)), (r#"{"field":null}"#, None), (r#"{"field":2}"#, Some(2))];
         for (json, after) in cases {
             let patch: Patch = serde_json::from_str(json).unwrap();
             assert_eq!(patch.field.onto(Some(1)), after, "{json}");

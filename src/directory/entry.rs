@@ -169,10 +169,7 @@ mod tests {
         let body: Body = decode(written.as_bytes()).unwrap();
         let again: Value = serde_json::from_slice(&encode(&body)).unwrap();
         assert_eq!(again, serde_json::from_str::<Value>(written).unwrap());
-        assert_eq!(
-            decode::<Body>(br#"{"v":2,"title":"a"}"#).unwrap_err(),
-            Unreadable::Version(2)
-        );
+        assert_eq!(decode::<Body>(br#"{"v":2,"title":"a"}"#).unwrap_err(), Unreadable::Version(2));
         assert!(decode::<Body>(b"not JSON").is_err());
         assert!(decode::<Body>(br#"{"v":1}"#).is_err());
     }

@@ -49,11 +49,7 @@ impl Follower {
 
     /// A session that is driven by its [`Session::step`].
     pub fn begin(&self) -> Session {
-        Session {
-            watch: self.bucket.watch(),
-            shared: Arc::clone(&self.shared),
-            draft: None,
-        }
+        Session { watch: self.bucket.watch(), shared: Arc::clone(&self.shared), draft: None }
     }
 }
 

@@ -120,12 +120,7 @@ pub struct Key {
 impl Key {
     /// A new key of a tenant.
     pub fn new(tenant: TenantId, id: KeyId, created_at: Timestamp) -> Self {
-        Self {
-            tenant,
-            id,
-            created_at,
-            rest: Map::new(),
-        }
+        Self { tenant, id, created_at, rest: Map::new() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -210,15 +205,9 @@ mod tests {
         let long = format!("{text}0");
         let beyond = format!("fbk_{}", "z".repeat(43));
         let other = text.replace("fbk_", "fbx_");
-        for text in [
-            "",
-            "fbk_",
-            &text[..46],
-            &long,
-            &other,
-            &beyond,
-            &text.replace(&text[4..5], "-"),
-        ] {
+        for text in
+            ["", "fbk_", &text[..46], &long, &other, &beyond, &text.replace(&text[4..5], "-")]
+        {
             assert_eq!(ApiKey::parse(text), None, "{text}");
         }
     }

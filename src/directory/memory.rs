@@ -200,18 +200,11 @@ impl Memory {
 /// What a key of this tenant gives access to.
 fn grant(tenant: Option<&Arc<Tenant>>, key: KeyId) -> Option<Arc<Access>> {
     let tenant = tenant.filter(|tenant| tenant.status == TenantStatus::Active)?;
-    Some(Arc::new(Access {
-        tenant: Arc::clone(tenant),
-        key,
-    }))
+    Some(Arc::new(Access { tenant: Arc::clone(tenant), key }))
 }
 
 fn revoked_if(taken: bool) -> Effect {
-    if taken {
-        Effect::Revoked
-    } else {
-        Effect::Changed
-    }
+    if taken { Effect::Revoked } else { Effect::Changed }
 }
 
 #[cfg(test)]

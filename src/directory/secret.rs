@@ -34,8 +34,7 @@ impl ChannelSecret {
     /// The bytes to sign with; empty when the stored text is no secret, with which nothing verifies.
     pub fn bytes(&self) -> Vec<u8> {
         let text = self.0.strip_prefix(CHANNEL_SECRET_PREFIX);
-        text.and_then(|text| STANDARD.decode(text).ok())
-            .unwrap_or_default()
+        text.and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default()
     }
 }
 
@@ -89,9 +88,7 @@ impl TokenSecret {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
         let stored: StoredTokenSecret = entry::decode(bytes)?;
         let secret = STANDARD.decode(stored.secret).ok();
-        secret
-            .and_then(|bytes| Self::from_config(&bytes))
-            .ok_or(Unreadable::Content("secret"))
+        secret.and_then(|bytes| Self::from_config(&bytes)).ok_or(Unreadable::Content("secret"))
     }
 }
 
@@ -108,10 +105,7 @@ mod tests {
     #[test]
     fn a_channel_secret_gives_its_bytes_back_and_hides_itself() {
         let secret = ChannelSecret::from_random([5; 32]);
-        assert_eq!(
-            secret.expose(),
-            "whsec_BQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU="
-        );
+        assert_eq!(secret.expose(), "whsec_BQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU=");
         assert_eq!(secret.bytes(), [5; 32]);
         assert_eq!(format!("{secret:?}"), "ChannelSecret(…)");
         assert!(ChannelSecret("nonsense".to_owned()).bytes().is_empty());

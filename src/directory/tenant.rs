@@ -212,10 +212,7 @@ mod tests {
     use super::*;
 
     fn tenant(name: &str) -> Result<Tenant, Invalid> {
-        let new = NewTenant {
-            name: name.to_owned(),
-            ..NewTenant::default()
-        };
+        let new = NewTenant { name: name.to_owned(), ..NewTenant::default() };
         Tenant::new(TenantId::from_uuid(Uuid::nil()), new, Timestamp::default())
     }
 
@@ -247,10 +244,7 @@ mod tests {
         .unwrap();
         let invalid = tenant("acme").unwrap().patched(patch).unwrap_err();
         let pointers: Vec<_> = invalid.faults.iter().map(|fault| &*fault.pointer).collect();
-        assert_eq!(
-            pointers,
-            ["/name", "/sendQuota/perSecond", "/sendQuota/burst"]
-        );
+        assert_eq!(pointers, ["/name", "/sendQuota/perSecond", "/sendQuota/burst"]);
     }
 
     #[test]

@@ -33,8 +33,7 @@ impl Directory {
         check_limit(Noun::Tenant, self.status().counts.tenants, TENANTS_MAX)?;
         let (_key, api_key) = self.write_key(tenant.id, when, rng).await?;
         let subject = Subject::Tenant(tenant.id);
-        self.create_entry(subject, tenant.encode(), when.deadline)
-            .await?;
+        self.create_entry(subject, tenant.encode(), when.deadline).await?;
         Ok((Arc::new(tenant), api_key))
     }
 
@@ -106,8 +105,7 @@ impl Directory {
         let secret = ChannelSecret::from_random(draw(rng));
         let channel = Channel::new(tenant, id, settings, secret.clone(), when.now);
         let subject = Subject::Channel(tenant, id);
-        self.create_entry(subject, channel.encode(), when.deadline)
-            .await?;
+        self.create_entry(subject, channel.encode(), when.deadline).await?;
         Ok((Arc::new(channel), secret))
     }
 
@@ -199,8 +197,7 @@ impl Directory {
         let api_key = ApiKey::from_random(draw(rng));
         let key = Key::new(tenant, KeyId::generate(when.now, rng), when.now);
         let subject = Subject::Key(api_key.hash());
-        self.create_entry(subject, key.encode(), when.deadline)
-            .await?;
+        self.create_entry(subject, key.encode(), when.deadline).await?;
         Ok((key, api_key))
     }
 
@@ -233,11 +230,7 @@ fn draw(rng: &mut impl CryptoRng) -> [u8; 32] {
 }
 
 fn check_limit(noun: Noun, present: usize, max: usize) -> Result<(), Error> {
-    if present < max {
-        Ok(())
-    } else {
-        Err(Error::Limit { noun, max })
-    }
+    if present < max { Ok(()) } else { Err(Error::Limit { noun, max }) }
 }
 
 fn unreadable(noun: Noun) -> impl Fn(Unreadable) -> Error {

@@ -125,16 +125,18 @@ pub enum Verdict {
     Closed,
     /// There is no such conversation of this tenant.
     NotFound,
-    /// Memory does not know the conversation or key, and the seed is missing or too old; nothing was stored.
-    Cold,
 }
 
 /// Why a request has no verdicts.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
-    /// Its deadline passed before it was staged; nothing of it is in the log.
-    #[error("the deadline passed before the record was staged")]
-    Expired,
+    /// Its deadline passed first. What was on its way may be stored or not.
+    #[error("the deadline passed before the log acknowledged")]
+    Late,
+    /// Memory does not know the conversation or a key, and the seed is missing or too old. Nothing was stored; the
+    /// drafts come back.
+    #[error("memory does not know the conversation or a key")]
+    Cold(Vec<Draft>),
     /// JetStream refused the record, for example because the disk is full; nothing of it is in the log.
     #[error("the log refused the record: {0}")]
     Refused(String),

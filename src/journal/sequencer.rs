@@ -37,7 +37,8 @@ struct Flight<T> {
 
 #[derive(Debug)]
 struct Staged<T> {
-    ticket: T,
+    /// Gone once its owner was told that it is late.
+    ticket: Option<T>,
     seed: Option<Seed>,
     deadline: Instant,
     slots: Vec<Slot>,
@@ -123,8 +124,7 @@ impl<T> Sequencer<T> {
         let mut staged = Vec::new();
         while let Some(request) = self.queue.pop_front() {
             if request.deadline <= now {
-                let verdicts = Err(Unanswered::Expired);
-                answers.push(Answer { ticket: request.ticket, verdicts });
+                answers.push(late(request.ticket));
             } else if staging.has_room_for(&request.drafts) {
                 match stage_request(&mut staging, request) {
                     Ok(waiting) => staged.push(waiting),
@@ -220,10 +220,31 @@ impl<T> Sequencer<T> {
         (fold.position() >= behind).then(|| self.unstage())
     }
 
+    /// When the oldest of those who wait has waited long enough.
+    pub fn next_wake(&self) -> Option<Instant> {
+        let flying = self.flight.as_ref().and_then(|flight| flight.staged.first());
+        let queued = self.queue.front().map(|request| request.deadline);
+        flying.filter(|staged| staged.ticket.is_some()).map(|staged| staged.deadline).or(queued)
+    }
+
+    /// Tells those whose deadline has passed. A record on its way stays so: what came of it is settled all the same.
+    pub fn on_wake(&mut self, now: Instant) -> Vec<Answer<T>> {
+        let mut answers = Vec::new();
+        for staged in self.flight.iter_mut().flat_map(|flight| &mut flight.staged) {
+            if staged.deadline <= now {
+                answers.extend(staged.ticket.take().map(late));
+            }
+        }
+        while self.queue.front().is_some_and(|request| request.deadline <= now) {
+            answers.extend(self.queue.pop_front().map(|request| late(request.ticket)));
+        }
+        answers
+    }
+
     /// Everybody who still waits, for a writer that gives up.
     pub fn abandon(&mut self) -> Vec<T> {
         let flying = self.flight.take().into_iter().flat_map(|flight| flight.staged);
-        let flying = flying.map(|staged| staged.ticket);
+        let flying = flying.filter_map(|staged| staged.ticket);
         flying.chain(self.queue.drain(..).map(|request| request.ticket)).collect()
     }
 
@@ -273,17 +294,18 @@ impl<T> Sequencer<T> {
                 }
             }
         };
-        let answer = |staged: Staged<T>| Answer {
-            ticket: staged.ticket,
-            verdicts: Ok(staged.slots.iter().map(verdict).collect()),
+        let answer = |staged: Staged<T>| {
+            let verdicts = Ok(staged.slots.iter().map(verdict).collect());
+            staged.ticket.map(|ticket| Answer { ticket, verdicts })
         };
-        flight.staged.into_iter().map(answer).collect()
+        flight.staged.into_iter().filter_map(answer).collect()
     }
 
     fn refuse(&mut self, reason: &str) -> Vec<Answer<T>> {
         let staged = self.flight.take().map(|flight| flight.staged).unwrap_or_default();
         let refused = || Err(Unanswered::Refused(reason.to_owned()));
-        staged.into_iter().map(|s| Answer { ticket: s.ticket, verdicts: refused() }).collect()
+        let tickets = staged.into_iter().filter_map(|staged| staged.ticket);
+        tickets.map(|ticket| Answer { ticket, verdicts: refused() }).collect()
     }
 
     /// Puts the drafts of the record on its way back to the front of the queue, in their order.
@@ -301,10 +323,17 @@ impl<T> Sequencer<T> {
             });
             let drafts = drafts.collect();
             let Staged { ticket, seed, deadline, .. } = staged;
-            self.queue.push_front(Request { ticket, drafts, seed, deadline });
+            // Whoever was told that it is late sends again, so its drafts need no second try.
+            if let Some(ticket) = ticket {
+                self.queue.push_front(Request { ticket, drafts, seed, deadline });
+            }
         }
         Next::Lost
     }
+}
+
+fn late<T>(ticket: T) -> Answer<T> {
+    Answer { ticket, verdicts: Err(Unanswered::Late) }
 }
 
 /// Decides every draft of a request. `Err` when nothing of it waits for the log.
@@ -313,6 +342,9 @@ fn stage_request<T>(
     request: Request<T>,
 ) -> Result<Staged<T>, Answer<T>> {
     let Request { ticket, drafts, seed, deadline } = request;
+    if staging.is_cold(&drafts, seed.as_ref()) {
+        return Err(Answer { ticket, verdicts: Err(Unanswered::Cold(drafts)) });
+    }
     let mut slots = Vec::with_capacity(drafts.len());
     for draft in drafts {
         let (intent, key_time) = (draft.intent, draft.key_time);
@@ -333,7 +365,7 @@ fn stage_request<T>(
         .collect();
     match verdicts {
         Some(verdicts) => Err(Answer { ticket, verdicts: Ok(verdicts) }),
-        None => Ok(Staged { ticket, seed, deadline, slots }),
+        None => Ok(Staged { ticket: Some(ticket), seed, deadline, slots }),
     }
 }
 

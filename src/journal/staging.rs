@@ -72,8 +72,15 @@ impl<'a> Staging<'a> {
         index
     }
 
-    /// What is to become of a draft, given everything before it. Repeats come first: a message that was stored
-    /// before its conversation closed is still a repeat after.
+    /// Whether memory and seed together do not know enough to decide one of these drafts of one conversation.
+    pub(super) fn is_cold(&self, drafts: &[Draft], seed: Option<&Seed>) -> bool {
+        let is_head_cold = |draft: &Draft| matches!(self.known(draft, seed), Known::Cold);
+        drafts.first().is_some_and(is_head_cold)
+            || drafts.iter().any(|draft| draft.is_keyed() && self.is_key_cold(draft, seed))
+    }
+
+    /// What is to become of a draft that is not cold, given everything before it. Repeats come first: a message that
+    /// was stored before its conversation closed is still a repeat after.
     pub(super) fn decide(&mut self, draft: &Draft, seed: Option<&Seed>) -> Decision {
         if draft.is_keyed() {
             if let Some(index) = self.keys.get(&draft.id) {
@@ -82,17 +89,13 @@ impl<'a> Staging<'a> {
             if let Some(verdict) = self.repeat(draft, seed) {
                 return Decision::Done(verdict);
             }
-            if self.is_key_cold(draft, seed) {
-                return Decision::Done(Verdict::Cold);
-            }
         }
         match self.known(draft, seed) {
             Known::There(head) => self.decide_there(draft, head),
-            Known::Absent => match draft.intent {
+            Known::Absent | Known::Cold => match draft.intent {
                 Intent::OpenNew | Intent::OpenNamed => Decision::Append { seq: 1 },
                 Intent::Send | Intent::Close | Intent::Reopen => Decision::Done(Verdict::NotFound),
             },
-            Known::Cold => Decision::Done(Verdict::Cold),
         }
     }
 
@@ -152,6 +155,9 @@ impl<'a> Staging<'a> {
     fn is_key_cold(&self, draft: &Draft, seed: Option<&Seed>) -> bool {
         let keys = &self.fold.keys;
         let is_old = draft.key_time.is_some_and(|time| time < keys.since());
-        is_old && keys.floor() > 0 && seed.is_none_or(|seed| seed.checkpoint < keys.floor())
+        is_old
+            && keys.floor() > 0
+            && keys.get(draft.id).is_none()
+            && seed.is_none_or(|seed| seed.checkpoint < keys.floor())
     }
 }

@@ -131,12 +131,6 @@ impl Tail {
         self.lock().head(conversation)
     }
 
-    /// The conversation's head and whether a seed would be needed to decide about it, in one look.
-    pub fn needs_seed(&self, conversation: ConversationId) -> bool {
-        let fold = self.lock();
-        fold.heads.floor() > 0 && fold.head(conversation).is_none()
-    }
-
     /// Every key used at or after this time is in memory; `None` when every key ever used is.
     pub fn keys_since(&self) -> Option<Timestamp> {
         let fold = self.lock();

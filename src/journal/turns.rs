@@ -29,6 +29,11 @@ pub struct Turns {
     seen: BTreeMap<NodeId, Instant>,
     /// Moving average of this node's own acknowledgement times.
     ack: Duration,
+    /// Moving average of how long after this node's wins the next foreign record was folded here. It holds what an
+    /// acknowledgement does not: the record's way to the other node and back.
+    turn: Duration,
+    /// When this node won, until the next foreign record.
+    won_at: Option<Instant>,
     /// Records of others to wait for before the next publish.
     owed: usize,
     /// When waiting ends even if they do not come.
@@ -49,7 +54,16 @@ pub enum Loss {
 impl Turns {
     /// Turns of a node that has seen nobody.
     pub fn new(me: NodeId, now: Instant) -> Self {
-        Self { me, seen: BTreeMap::new(), ack: ACK_GUESS, owed: 0, patience_ends: now, losses: 0 }
+        Self {
+            me,
+            seen: BTreeMap::new(),
+            ack: ACK_GUESS,
+            turn: Duration::ZERO,
+            won_at: None,
+            owed: 0,
+            patience_ends: now,
+            losses: 0,
+        }
     }
 
     /// When this node may publish: now, or at the returned time unless a foreign record comes first.
@@ -61,6 +75,7 @@ impl Turns {
     pub fn on_win(&mut self, took: Duration, now: Instant) {
         self.ack = (self.ack * 7 + took.min(ACK_MAX)) / 8;
         self.losses = 0;
+        self.won_at = Some(now);
         self.leave_turns(self.active(now), now);
     }
 
@@ -79,6 +94,10 @@ impl Turns {
         }
         self.seen.insert(node, now);
         self.owed = self.owed.saturating_sub(1);
+        let took = self.won_at.take().map(|won| now.saturating_duration_since(won));
+        if let Some(took) = took.filter(|took| *took < ACK_MAX) {
+            self.turn = (self.turn * 7 + took) / 8;
+        }
     }
 
     /// Another node announced that it keeps losing.
@@ -92,16 +111,16 @@ impl Turns {
 
     /// How many other nodes write to this partition at present.
     pub fn active(&self, now: Instant) -> usize {
-        let within = (self.ack * ACTIVE_ACKS).max(ACTIVE_MIN);
+        let within = (self.ack.max(self.turn) * ACTIVE_ACKS).max(ACTIVE_MIN);
         self.seen.values().filter(|seen| now.saturating_duration_since(**seen) < within).count()
     }
 
     fn leave_turns(&mut self, turns: usize, now: Instant) {
         self.owed = turns;
-        // One and a half acknowledgement times each: enough for a record that is on its way, short if there is none.
-        let each = self.ack * 3 / 2;
+        // Half again as long as it takes: enough for a record that is on its way, short if there is none.
+        let each = self.ack.max(self.turn) * 3 / 2;
         self.patience_ends = now + each * u32::try_from(turns).unwrap_or(u32::MAX);
-        let within = (self.ack * ACTIVE_ACKS).max(ACTIVE_MIN);
+        let within = (self.ack.max(self.turn) * ACTIVE_ACKS).max(ACTIVE_MIN);
         self.seen.retain(|_, seen| now.saturating_duration_since(*seen) < within);
     }
 }
@@ -141,6 +160,21 @@ mod tests {
         assert_eq!(turns.wait(now), None);
         turns.on_win(MS, now);
         assert_eq!(turns.wait(ends), None, "their time is over");
+    }
+
+    #[test]
+    fn others_are_given_the_time_that_their_records_really_take_to_get_here() {
+        let mut now = test_start();
+        let mut turns = Turns::new(node(1), now);
+        turns.on_record(node(2), now);
+        for _ in 0..60 {
+            turns.on_win(MS, now);
+            now += 4 * MS;
+            turns.on_record(node(2), now);
+        }
+        turns.on_win(MS, now);
+        let patience = turns.wait(now).unwrap() - now;
+        assert!((5 * MS..=6 * MS).contains(&patience), "{patience:?}");
     }
 
     #[test]

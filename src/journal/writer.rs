@@ -117,7 +117,9 @@ impl Writer {
         let mut open = true;
         loop {
             let now = self.clock.now();
-            let wake = self.begin(now);
+            let late = self.sequencer.on_wake(now);
+            self.tell(late);
+            let wake = [self.begin(now), self.sequencer.next_wake()].into_iter().flatten().min();
             if stop.is_requested() && self.sequencer.is_idle() && self.inbox.is_empty() {
                 return Ok(());
             }

@@ -150,22 +150,13 @@ mod tests {
                 conversation: ConversationId::derive([1; 16]),
                 seq: number,
             };
-            if caller % 2 == 0 {
-                Called::Stored(Some(entry))
-            } else {
-                Called::Refused("full")
-            }
+            if caller % 2 == 0 { Called::Stored(Some(entry)) } else { Called::Refused("full") }
         })
         .await;
-        let [even, odd] = &outcome.groups[..] else {
-            panic!("two groups")
-        };
+        let [even, odd] = &outcome.groups[..] else { panic!("two groups") };
         assert!(even.stored > 0 && even.failed() == 0);
         assert!(odd.stored == 0 && odd.refused["full"] > 0);
         assert!(outcome.ledger.len() as u64 >= even.stored);
-        assert_eq!(
-            (outcome.unfinished, outcome.total().failed()),
-            (0, odd.failed())
-        );
+        assert_eq!((outcome.unfinished, outcome.total().failed()), (0, odd.failed()));
     }
 }

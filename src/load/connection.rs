@@ -31,10 +31,7 @@ impl Connection {
     pub async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            buffer: Vec::with_capacity(BUFFER_BYTES),
-        })
+        Ok(Self { stream, buffer: Vec::with_capacity(BUFFER_BYTES) })
     }
 
     /// Sends a request and reads its answer, which stays readable by [`Self::body`] until the next one.
@@ -86,16 +83,9 @@ impl Receipt {
 /// # Errors
 /// [`Error::Address`] when it is not of this form or the name does not resolve.
 pub async fn address_of(url: &str) -> Result<SocketAddr, Error> {
-    let bad = || Error::Address {
-        url: url.to_owned(),
-    };
-    let host = url
-        .strip_prefix("http://")
-        .ok_or_else(bad)?
-        .trim_end_matches('/');
-    let mut addresses = tokio::net::lookup_host(host)
-        .await
-        .map_err(Error::Resolve)?;
+    let bad = || Error::Address { url: url.to_owned() };
+    let host = url.strip_prefix("http://").ok_or_else(bad)?.trim_end_matches('/');
+    let mut addresses = tokio::net::lookup_host(host).await.map_err(Error::Resolve)?;
     addresses.next().ok_or_else(bad)
 }
 
@@ -121,10 +111,8 @@ pub async fn open_conversations(
     let mut connection = Connection::open(address).await.map_err(Error::Connect)?;
     let mut ids = Vec::with_capacity(count);
     while ids.len() < count {
-        let answer = connection
-            .exchange(request.as_bytes())
-            .await
-            .map_err(Error::OpenConversations)?;
+        let answer =
+            connection.exchange(request.as_bytes()).await.map_err(Error::OpenConversations)?;
         let body = connection.body(&answer);
         match serde_json::from_slice::<Opened>(body) {
             Ok(opened) if answer.status == 201 => ids.push(opened.id),

@@ -37,11 +37,7 @@ impl Default for Ledger {
 impl Ledger {
     /// An empty ledger that keeps `entries_max` entries; later ones are only counted.
     pub const fn bounded(entries_max: usize) -> Self {
-        Self {
-            entries: Vec::new(),
-            entries_max,
-            left_out: 0,
-        }
+        Self { entries: Vec::new(), entries_max, left_out: 0 }
     }
 
     /// Notes a receipt.
@@ -81,11 +77,8 @@ impl Ledger {
     /// Sorts both; needs 40 bytes for each stored event beside the ledger itself.
     pub fn audit(&mut self, stored: impl IntoIterator<Item = Entry>) -> Audit {
         let mut stored: Vec<Entry> = stored.into_iter().collect();
-        let mut audit = Audit {
-            stored: stored.len() as u64,
-            left_out: self.left_out,
-            ..Audit::default()
-        };
+        let mut audit =
+            Audit { stored: stored.len() as u64, left_out: self.left_out, ..Audit::default() };
         self.entries.sort_unstable();
         self.entries.dedup();
         stored.sort_unstable();

@@ -29,12 +29,7 @@ impl Default for Tally {
         let micros_max = u64::try_from(LATENCY_MAX.as_micros()).unwrap_or(u64::MAX);
         let latency = Histogram::new_with_bounds(1, micros_max, 3)
             .expect("the bounds are constants that hdrhistogram accepts: 1 <= max / 2");
-        Self {
-            stored: 0,
-            repeated: 0,
-            refused: BTreeMap::new(),
-            latency,
-        }
+        Self { stored: 0, repeated: 0, refused: BTreeMap::new(), latency }
     }
 }
 
@@ -60,9 +55,7 @@ impl Tally {
         for (reason, count) in &other.refused {
             *self.refused.entry(reason.clone()).or_default() += count;
         }
-        self.latency
-            .add(&other.latency)
-            .expect("both histograms have the same bounds");
+        self.latency.add(&other.latency).expect("both histograms have the same bounds");
     }
 
     /// Calls that were acknowledged.
@@ -162,10 +155,7 @@ pub fn rate(count: u64, span: Duration) -> f64 {
 }
 
 /// A count as a float: exact up to 2^53, which no benchmark reaches.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of a benchmark stay below 2^53"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts of a benchmark stay below 2^53")]
 pub const fn precise(count: u64) -> f64 {
     count as f64
 }
@@ -181,10 +171,7 @@ mod tests {
 
     #[test]
     fn refusals_count_but_do_not_flatter_the_latencies() {
-        let mut tally = Tally {
-            stored: 1,
-            ..Tally::default()
-        };
+        let mut tally = Tally { stored: 1, ..Tally::default() };
         tally.took(Duration::from_millis(10));
         for _ in 0..99 {
             tally.refuse("503");

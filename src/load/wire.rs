@@ -77,11 +77,7 @@ impl SendRequest {
         let length = text.len() + BODY_BYTES_MIN;
         let end = format!("Content-Length: {length}\r\n\r\n{{\"text\":\"{text}\"}}");
         bytes.extend_from_slice(end.as_bytes());
-        Self {
-            bytes,
-            conversation_at,
-            key_at,
-        }
+        Self { bytes, conversation_at, key_at }
     }
 
     /// The bytes of the send to this conversation under this key.
@@ -106,10 +102,7 @@ pub fn conversation_text(id: ConversationId) -> ConversationText {
     text
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the low half is what is asked for"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
 const fn low_half(bits: u128) -> u64 {
     bits as u64
 }
@@ -168,11 +161,7 @@ pub const ANSWER_BYTES_MAX: usize = 256 * 1024;
 pub fn parse(buffer: &[u8]) -> Result<Option<Answer>, BadAnswer> {
     let Some(head_bytes) = head_length(buffer) else {
         let too_large = buffer.len() > ANSWER_BYTES_MAX;
-        return if too_large {
-            Err(BadAnswer::TooLarge)
-        } else {
-            Ok(None)
-        };
+        return if too_large { Err(BadAnswer::TooLarge) } else { Ok(None) };
     };
     let mut lines = buffer[..head_bytes].split(|b| *b == b'\n');
     let status = status_of(lines.next().unwrap_or_default()).ok_or(BadAnswer::StatusLine)?;
@@ -192,20 +181,13 @@ pub fn parse(buffer: &[u8]) -> Result<Option<Answer>, BadAnswer> {
     match buffer.len() {
         have if have < end => Ok(None),
         have if have > end => Err(BadAnswer::Surplus),
-        _ => Ok(Some(Answer {
-            status,
-            body: head_bytes..end,
-            closes,
-        })),
+        _ => Ok(Some(Answer { status, body: head_bytes..end, closes })),
     }
 }
 
 /// Length of the head with its empty line.
 fn head_length(buffer: &[u8]) -> Option<usize> {
-    buffer
-        .windows(4)
-        .position(|w| w == b"\r\n\r\n")
-        .map(|at| at + 4)
+    buffer.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4)
 }
 
 fn status_of(line: &[u8]) -> Option<u16> {
@@ -239,11 +221,7 @@ mod tests {
             body_bytes: 13,
             keys: Keys::Given,
         });
-        let key = KeyOf {
-            run: 0xabcd,
-            worker: 18,
-            number: 255,
-        };
+        let key = KeyOf { run: 0xabcd, worker: 18, number: 255 };
         let bytes = request.addressed(&conversation_text(conversation), key);
         let expected = format!(
             "POST /v1/conversations/{conversation}/messages HTTP/1.1\r\nHost: h:1\r\n\
@@ -261,11 +239,7 @@ mod tests {
             body_bytes: 0,
             keys: Keys::Omitted,
         });
-        let key = KeyOf {
-            run: 0,
-            worker: 0,
-            number: 0,
-        };
+        let key = KeyOf { run: 0, worker: 0, number: 0 };
         let conversation = conversation_text(ConversationId::derive([1; 16]));
         let text = String::from_utf8(request.addressed(&conversation, key).to_vec()).unwrap();
         assert!(!text.contains("Idempotency"));
@@ -277,10 +251,7 @@ mod tests {
         let text =
             b"HTTP/1.1 503 Service Unavailable\r\nconnection: Close\r\ncontent-length: 0\r\n\r\n";
         let answer = parse(text).unwrap().unwrap();
-        assert_eq!(
-            (answer.status, answer.closes, answer.body.len()),
-            (503, true, 0)
-        );
+        assert_eq!((answer.status, answer.closes, answer.body.len()), (503, true, 0));
     }
 
     #[test]
@@ -288,25 +259,13 @@ mod tests {
         for (text, reason) in [
             (&b"HTTP/1.0 200 OK\r\n\r\n"[..], BadAnswer::StatusLine),
             (b"HTTP/1.1 200 OK\r\n\r\n", BadAnswer::Length),
-            (
-                b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
-                BadAnswer::Length,
-            ),
-            (
-                b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n",
-                BadAnswer::TooLarge,
-            ),
-            (
-                b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nab",
-                BadAnswer::Surplus,
-            ),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", BadAnswer::Length),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n", BadAnswer::TooLarge),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nab", BadAnswer::Surplus),
         ] {
             assert_eq!(parse(text), Err(reason));
         }
-        assert_eq!(
-            parse(&vec![b'x'; ANSWER_BYTES_MAX + 1]),
-            Err(BadAnswer::TooLarge)
-        );
+        assert_eq!(parse(&vec![b'x'; ANSWER_BYTES_MAX + 1]), Err(BadAnswer::TooLarge));
     }
 
     proptest! {

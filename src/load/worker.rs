@@ -46,21 +46,13 @@ pub(super) async fn work(job: Arc<Job>, worker: u16) {
         body_bytes: plan.body_bytes,
         keys: plan.keys,
     });
-    let mine = share_of(
-        job.texts.len(),
-        usize::from(plan.connections),
-        usize::from(worker),
-    );
+    let mine = share_of(job.texts.len(), usize::from(plan.connections), usize::from(worker));
     let mut connection = None;
     for (number, place) in (0..=u32::MAX).zip(mine.cycle()) {
         let Some(due) = job.next_send(worker, number).await else {
             return;
         };
-        let key = KeyOf {
-            run: plan.run,
-            worker,
-            number,
-        };
+        let key = KeyOf { run: plan.run, worker, number };
         let bytes = request.addressed(&job.texts[place], key);
         loop {
             let phase = job.watch.phase.load(Ordering::Relaxed);
@@ -117,10 +109,7 @@ impl Job {
         let take = |left: u64| left.checked_sub(1);
         let left = &self.sends_left;
         let over = due >= self.until || self.watch.over.load(Ordering::Relaxed);
-        let taken = !over
-            && left
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-                .is_ok();
+        let taken = !over && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
         taken.then_some(due)
     }
 
@@ -160,20 +149,12 @@ impl Job {
         answered: &Result<Receipt, Refused>,
     ) {
         let now = self.clock.now();
-        let counter = if answered.is_ok() {
-            &self.watch.acknowledged
-        } else {
-            &self.watch.failed
-        };
+        let counter = if answered.is_ok() { &self.watch.acknowledged } else { &self.watch.failed };
         counter.fetch_add(1, Ordering::Relaxed);
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.last_answer = now;
         if let Ok(receipt) = answered {
-            found.ledger.acknowledge(Entry {
-                message: receipt.id,
-                conversation,
-                seq: receipt.seq,
-            });
+            found.ledger.acknowledge(Entry { message: receipt.id, conversation, seq: receipt.seq });
         }
         if due < self.measured_from {
             return;

@@ -147,12 +147,7 @@ impl Log {
 impl Bucket {
     /// `connects` counts how often the client has connected; a watch is begun anew at each.
     fn new(context: Context, name: &str, connects: signal::Receiver<u64>) -> Self {
-        Self {
-            context,
-            stream: format!("KV_{name}"),
-            prefix: format!("$KV.{name}."),
-            connects,
-        }
+        Self { context, stream: format!("KV_{name}"), prefix: format!("$KV.{name}."), connects }
     }
 
     /// The value of a key, as the stream's leader knows it; `None` when it has none.
@@ -162,9 +157,7 @@ impl Bucket {
     pub async fn get(&self, key: &str, deadline: Instant) -> Result<Option<Found>, Error> {
         let last = self.last(key, deadline).await?;
         Ok(last.and_then(|entry| {
-            let Entry {
-                revision, value, ..
-            } = entry;
+            let Entry { revision, value, .. } = entry;
             value.map(|value| Found { revision, value })
         }))
     }
@@ -189,11 +182,7 @@ impl Bucket {
         }
         // What is there may be the marker of a deletion; then the key is free, and the marker's revision is the guard.
         let marker = match self.last(key, deadline).await? {
-            Some(Entry {
-                value: None,
-                revision,
-                ..
-            }) => revision,
+            Some(Entry { value: None, revision, .. }) => revision,
             Some(_) => return Err(Error::Exists),
             // The write that was in the way is not to be seen yet.
             None => return Err(Error::RevisionConflict),
@@ -216,10 +205,7 @@ impl Bucket {
         deadline: Instant,
     ) -> Result<u64, Error> {
         let mut headers = HeaderMap::new();
-        headers.insert(
-            NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
-            HeaderValue::from(revision),
-        );
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(revision));
         self.publish(key, headers, value, deadline).await
     }
 
@@ -277,10 +263,7 @@ impl Bucket {
     ) -> Result<u64, Error> {
         let subject = self.subject(key)?;
         let stored = async {
-            let ack = self
-                .context
-                .publish_with_headers(subject, headers, value)
-                .await?;
+            let ack = self.context.publish_with_headers(subject, headers, value).await?;
             ack.await
         };
         let ack = self.answer(stored, deadline).await?;
@@ -318,11 +301,7 @@ impl Bucket {
     }
 
     fn subject(&self, key: &str) -> Result<String, Error> {
-        if is_key(key) {
-            Ok(format!("{}{key}", self.prefix))
-        } else {
-            Err(Error::BadKey)
-        }
+        if is_key(key) { Ok(format!("{}{key}", self.prefix)) } else { Err(Error::BadKey) }
     }
 }
 

@@ -90,9 +90,8 @@ impl Verifier {
     pub async fn run(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<Findings, Error> {
         let mut findings = Findings::default();
         let mut lease = self.database.acquire(self.deadline()).await?;
-        let all = lease
-            .run(self.deadline(), async |conn| checkpoints::read_all(conn).await)
-            .await?;
+        let all =
+            lease.run(self.deadline(), async |conn| checkpoints::read_all(conn).await).await?;
         // Nothing of Postgres is held while the log is asked.
         drop(lease);
         if let Some(other) = all.iter().find(|checkpoint| checkpoint.epoch != self.epoch) {
@@ -153,9 +152,7 @@ impl Verifier {
         let borrowed: Vec<_> = events.iter().map(|(position, event)| (*position, event)).collect();
         let mut lease = self.database.acquire(self.deadline()).await?;
         let differences = lease
-            .run(self.deadline(), async |conn| {
-                verify::compare(conn, partition, &borrowed).await
-            })
+            .run(self.deadline(), async |conn| verify::compare(conn, partition, &borrowed).await)
             .await?;
         for verify::Difference { conversation, seq, what } in differences {
             let what = match what {

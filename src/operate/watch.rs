@@ -119,7 +119,11 @@ impl Watch {
     }
 
     /// How many migrations are pending, on a connection that is kept as long as it works.
-    async fn ask(&self, own: Option<PgConnection>, deadline: Instant) -> Option<(PgConnection, usize)> {
+    async fn ask(
+        &self,
+        own: Option<PgConnection>,
+        deadline: Instant,
+    ) -> Option<(PgConnection, usize)> {
         let mut conn = match own {
             Some(conn) => conn,
             None => self.database.connect("forebay watch", LOOK_MAX, deadline).await.ok()?,

@@ -104,16 +104,13 @@ pub async fn advance(
 /// # Errors
 /// [`Error::Statement`] or [`Error::Inconsistent`].
 pub async fn read_all(conn: &mut PgConnection) -> Result<Vec<Checkpoint>, Error> {
-    sqlx::query_as!(
-        Row,
-        "SELECT partition, position, epoch FROM checkpoints ORDER BY partition"
-    )
-    .fetch_all(conn)
-    .await
-    .map_err(while_doing("read checkpoints"))?
-    .into_iter()
-    .map(Checkpoint::try_from)
-    .collect()
+    sqlx::query_as!(Row, "SELECT partition, position, epoch FROM checkpoints ORDER BY partition")
+        .fetch_all(conn)
+        .await
+        .map_err(while_doing("read checkpoints"))?
+        .into_iter()
+        .map(Checkpoint::try_from)
+        .collect()
 }
 
 /// Waits for every projector and keeps them out until the end of the transaction.
@@ -143,15 +140,11 @@ pub(super) fn write_position(position: u64) -> Result<i64, Error> {
 }
 
 fn read_partition(number: i16) -> Result<u16, Error> {
-    u16::try_from(number).map_err(|_negative| Error::Inconsistent {
-        table: "checkpoints",
-        column: "partition",
-    })
+    u16::try_from(number)
+        .map_err(|_negative| Error::Inconsistent { table: "checkpoints", column: "partition" })
 }
 
 pub(super) fn read_position(position: i64) -> Result<u64, Error> {
-    u64::try_from(position).map_err(|_negative| Error::Inconsistent {
-        table: "checkpoints",
-        column: "position",
-    })
+    u64::try_from(position)
+        .map_err(|_negative| Error::Inconsistent { table: "checkpoints", column: "position" })
 }

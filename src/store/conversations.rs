@@ -107,19 +107,12 @@ pub async fn find(
         opened_at: Some(row.opened_at),
         position: Some(row.position),
     };
-    let closed_at = row
-        .closed_at
-        .map(|at| read_at(at, "closed_at"))
-        .transpose()?;
+    let closed_at = row.closed_at.map(|at| read_at(at, "closed_at")).transpose()?;
     Ok(head.read()?.map(|head| Conversation {
         head,
         closed_at,
         metadata: row.metadata.map(Json::from_checked),
-        channels: row
-            .channel_ids
-            .into_iter()
-            .map(ChannelId::from_uuid)
-            .collect(),
+        channels: row.channel_ids.into_iter().map(ChannelId::from_uuid).collect(),
     }))
 }
 
@@ -143,13 +136,9 @@ pub(super) struct HeadColumns<'r> {
 
 impl HeadColumns<'_> {
     pub(super) fn read(self) -> Result<Option<Head>, Error> {
-        let (Some(tenant), Some(seq), Some(status), Some(opened_at), Some(position)) = (
-            self.tenant,
-            self.seq,
-            self.status,
-            self.opened_at,
-            self.position,
-        ) else {
+        let (Some(tenant), Some(seq), Some(status), Some(opened_at), Some(position)) =
+            (self.tenant, self.seq, self.status, self.opened_at, self.position)
+        else {
             return Ok(None);
         };
         let number = |value, column| u64::try_from(value).map_err(|_negative| odd(column));
@@ -192,18 +181,10 @@ impl<'h> Columns<'h> {
             columns.seq.push(seq);
             columns.position.push(write_position(row.head.position)?);
             columns.opened_at.push(row.head.opened_at.to_offset());
-            columns
-                .closed_at
-                .push(row.closed_at.map(Timestamp::to_offset));
+            columns.closed_at.push(row.closed_at.map(Timestamp::to_offset));
             columns.status.push(row.head.status.as_str());
-            columns.metadata.push(
-                row.opening
-                    .and_then(|o| o.metadata.as_ref())
-                    .map(Json::as_str),
-            );
-            columns
-                .channels
-                .push(array_text(row.opening.map_or(&[], |o| &o.channels)));
+            columns.metadata.push(row.opening.and_then(|o| o.metadata.as_ref()).map(Json::as_str));
+            columns.channels.push(array_text(row.opening.map_or(&[], |o| &o.channels)));
         }
         Ok(columns)
     }
@@ -223,8 +204,5 @@ fn read_at(at: OffsetDateTime, column: &'static str) -> Result<Timestamp, Error>
 }
 
 fn odd(column: &'static str) -> Error {
-    Error::Inconsistent {
-        table: "conversations",
-        column,
-    }
+    Error::Inconsistent { table: "conversations", column }
 }

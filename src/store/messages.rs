@@ -39,10 +39,7 @@ pub async fn insert_batch(
     let columns = Columns::of(events)?;
     let rows = insert(conn, partition, &columns).await?;
     if rows == events.len() as u64 {
-        return Ok(Inserted {
-            rows,
-            tombstones: 0,
-        });
+        return Ok(Inserted { rows, tombstones: 0 });
     }
     let tombstones = insert_tombstones(conn, partition, &columns).await?;
     refuse_strangers(conn, &columns).await?;
@@ -167,9 +164,6 @@ async fn refuse_strangers(conn: &mut PgConnection, columns: &Columns<'_>) -> Res
     .map_err(while_doing("compare messages that exist"))?;
     match stranger {
         None => Ok(()),
-        Some(_) => Err(Error::Inconsistent {
-            table: "messages",
-            column: "seq",
-        }),
+        Some(_) => Err(Error::Inconsistent { table: "messages", column: "seq" }),
     }
 }

@@ -43,18 +43,12 @@ pub struct Limits {
 impl Limits {
     /// Reads on behalf of somebody who waits. Ten connections keep two to four cores of a database busy; at 2 ms a
     /// read, 640 waiters are 130 ms of work, less than anybody's deadline.
-    pub const INTERACTIVE: Self = Self {
-        connections: 10,
-        waiters: 640,
-        statement_timeout: Duration::from_secs(15),
-    };
+    pub const INTERACTIVE: Self =
+        Self { connections: 10, waiters: 640, statement_timeout: Duration::from_secs(15) };
 
     /// Projection, rebuild, verification. A few loops that take turns; nobody waits in a long queue.
-    pub const BACKGROUND: Self = Self {
-        connections: 10,
-        waiters: 640,
-        statement_timeout: Duration::from_mins(1),
-    };
+    pub const BACKGROUND: Self =
+        Self { connections: 10, waiters: 640, statement_timeout: Duration::from_mins(1) };
 }
 
 /// What the pools are made of.
@@ -191,10 +185,7 @@ impl Pool {
             .gate
             .acquire(Class { priority }, deadline)
             .await
-            .map_err(|source| Error::Refused {
-                pool: pool.name,
-                source,
-            })?;
+            .map_err(|source| Error::Refused { pool: pool.name, source })?;
         let decision = pool.health().outage.on_acquire(pool.clock.now());
         let conn = match decision {
             Decision::Refuse => return Err(Error::Away { pool: pool.name }),
@@ -236,10 +227,7 @@ impl Pool {
     async fn connect(&self, deadline: Instant) -> Result<PgConnection, Error> {
         let started = self.clock.now();
         let until = deadline.min(started + CONNECT_TIMEOUT);
-        let connected = self
-            .target
-            .connect(self.name, self.statement_timeout, until)
-            .await;
+        let connected = self.target.connect(self.name, self.statement_timeout, until).await;
         match &connected {
             Err(Error::Deadline { .. }) => self.note_silence(started),
             Err(error) if error.kind() == Kind::Unavailable => {
@@ -289,11 +277,7 @@ impl Pool {
 
     fn status(&self) -> Status {
         let away = self.health().outage.refuses(self.clock.now());
-        Status {
-            gate: self.gate.status(),
-            idle: self.idle().len(),
-            away,
-        }
+        Status { gate: self.gate.status(), idle: self.idle().len(), away }
     }
 
     fn close(&self) {

@@ -109,10 +109,7 @@ struct Row {
 
 impl Row {
     fn read(self) -> Result<(u16, Refused), Error> {
-        let odd = |column| Error::Inconsistent {
-            table: "quarantine",
-            column,
-        };
+        let odd = |column| Error::Inconsistent { table: "quarantine", column };
         let partition = u16::try_from(self.partition).map_err(|_negative| odd("partition"))?;
         let refused = Refused {
             position: read_position(self.position)?,

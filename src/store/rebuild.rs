@@ -159,10 +159,7 @@ fn behind(old: &[Checkpoint], new: &[Checkpoint]) -> Option<Swap> {
 
 /// Text with names of schemas in it cannot be checked by the macros. Every name is a [`Schema`], every number a number.
 async fn run(conn: &mut PgConnection, sql: String, doing: &'static str) -> Result<(), Error> {
-    sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(conn)
-        .await
-        .map_err(while_doing(doing))?;
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map_err(while_doing(doing))?;
     Ok(())
 }
 
@@ -171,11 +168,7 @@ mod tests {
     use super::*;
 
     fn at(partition: u16, position: u64) -> Checkpoint {
-        Checkpoint {
-            partition,
-            position,
-            epoch: "e".to_owned(),
-        }
+        Checkpoint { partition, position, epoch: "e".to_owned() }
     }
 
     #[test]
@@ -183,11 +176,7 @@ mod tests {
         let old = [at(0, 5), at(1, 0)];
         assert_eq!(behind(&old, &[at(0, 5), at(1, 3)]), None);
         assert_eq!(behind(&old, &[at(0, 5)]), None);
-        let lacking = Swap::Behind {
-            partition: 0,
-            old: 5,
-            new: 4,
-        };
+        let lacking = Swap::Behind { partition: 0, old: 5, new: 4 };
         assert_eq!(behind(&old, &[at(0, 4), at(1, 3)]), Some(lacking));
     }
 }

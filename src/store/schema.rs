@@ -11,10 +11,7 @@ use tokio::time::timeout_at;
 use super::{Error, Schema, while_doing};
 
 /// The files in `migrations/`, in the program. The lock is taken here, where it has a deadline.
-static MIGRATIONS: Migrator = Migrator {
-    locking: false,
-    ..sqlx::migrate!()
-};
+static MIGRATIONS: Migrator = Migrator { locking: false, ..sqlx::migrate!() };
 
 /// Names the lock that one migrator at a time holds: `forebay` in ASCII.
 const LOCK: i64 = 0x0066_6f72_6562_6179;
@@ -49,10 +46,8 @@ pub async fn pending(conn: &mut PgConnection) -> Result<usize, Error> {
     if !exists {
         return Ok(MIGRATIONS.iter().count());
     }
-    let applied = conn
-        .list_applied_migrations(&MIGRATIONS.table_name)
-        .await
-        .map_err(Error::Migrate)?;
+    let applied =
+        conn.list_applied_migrations(&MIGRATIONS.table_name).await.map_err(Error::Migrate)?;
     let mut pending = 0;
     for migration in MIGRATIONS.iter() {
         match applied.iter().find(|a| a.version == migration.version) {
@@ -88,10 +83,7 @@ async fn migrate_locked(conn: &mut PgConnection, schema: &Schema) -> Result<usiz
 
 async fn apply(conn: &mut PgConnection, schema: &Schema) -> Result<usize, Error> {
     let creating = "create the schema";
-    sqlx::raw_sql("RESET lock_timeout")
-        .execute(&mut *conn)
-        .await
-        .map_err(while_doing(creating))?;
+    sqlx::raw_sql("RESET lock_timeout").execute(&mut *conn).await.map_err(while_doing(creating))?;
     let current = sqlx::query_scalar!("SELECT current_schema()")
         .fetch_one(&mut *conn)
         .await

@@ -39,9 +39,7 @@ impl Schema {
         if starts_well && name.len() <= 63 && name.bytes().all(allowed) {
             Ok(Self(name.to_owned()))
         } else {
-            Err(Error::SchemaName {
-                name: name.to_owned(),
-            })
+            Err(Error::SchemaName { name: name.to_owned() })
         }
     }
 
@@ -98,10 +96,7 @@ impl Target {
     /// The same database with another schema.
     #[must_use]
     pub fn with_schema(&self, schema: Schema) -> Self {
-        Self {
-            options: self.options.clone(),
-            schema,
-        }
+        Self { options: self.options.clone(), schema }
     }
 
     /// A session of its own, outside of the pools: for migrations and commands.
@@ -127,19 +122,10 @@ impl Target {
             ("TimeZone", "UTC".to_owned()),
             ("statement_timeout", millis(statement_timeout)),
             ("lock_timeout", millis(LOCK_TIMEOUT)),
-            (
-                "idle_in_transaction_session_timeout",
-                millis(IDLE_IN_TRANSACTION_TIMEOUT),
-            ),
-            (
-                "client_connection_check_interval",
-                millis(CONNECTION_CHECK_INTERVAL),
-            ),
+            ("idle_in_transaction_session_timeout", millis(IDLE_IN_TRANSACTION_TIMEOUT)),
+            ("client_connection_check_interval", millis(CONNECTION_CHECK_INTERVAL)),
         ];
-        self.options
-            .clone()
-            .application_name(&format!("forebay {name}"))
-            .options(settings)
+        self.options.clone().application_name(&format!("forebay {name}")).options(settings)
     }
 }
 
@@ -167,17 +153,7 @@ mod tests {
         for good in ["public", "forebay_rebuild", "_a1", &"a".repeat(63)] {
             assert!(Schema::parse(good).is_ok(), "{good}");
         }
-        for bad in [
-            "",
-            "1a",
-            "A",
-            "a b",
-            "a\"b",
-            "a;b",
-            "a,b",
-            "ä",
-            &"a".repeat(64),
-        ] {
+        for bad in ["", "1a", "A", "a b", "a\"b", "a;b", "a,b", "ä", &"a".repeat(64)] {
             assert!(Schema::parse(bad).is_err(), "{bad}");
         }
         let beside = Schema::default().beside("rebuild").unwrap();
@@ -189,10 +165,7 @@ mod tests {
         let url = "postgres://forebay:hidden-word@127.0.0.1:5433/main";
         let target = Target::parse(url, Schema::default()).unwrap();
         let shown = format!("{target:?}");
-        assert!(
-            shown.contains("5433") && !shown.contains("hidden-word"),
-            "{shown}"
-        );
+        assert!(shown.contains("5433") && !shown.contains("hidden-word"), "{shown}");
         assert!(Target::parse("mysql://x", Schema::default()).is_err());
     }
 }

@@ -132,9 +132,7 @@ pub async fn counts(
     .fetch_all(conn)
     .await
     .map_err(while_doing("count messages"))?;
-    rows.into_iter()
-        .map(|row| Ok((read_position(row.start)?, row.rows.unsigned_abs())))
-        .collect()
+    rows.into_iter().map(|row| Ok((read_position(row.start)?, row.rows.unsigned_abs()))).collect()
 }
 
 /// The first `limit` conversations whose rows do not go from 1 to their head. It reads the whole index once.
@@ -223,10 +221,7 @@ async fn quarantined(
     .await
     .map_err(while_doing("read the quarantine"))?;
     let key = |conversation, seq: i64| (conversation, seq.unsigned_abs());
-    Ok(rows
-        .into_iter()
-        .map(|row| key(row.conversation_id, row.seq))
-        .collect())
+    Ok(rows.into_iter().map(|row| key(row.conversation_id, row.seq)).collect())
 }
 
 async fn is_tombstone(conn: &mut PgConnection, event: &Event) -> Result<bool, Error> {
@@ -251,14 +246,8 @@ fn difference(
 ) -> Result<Difference, Error> {
     Ok(Difference {
         conversation: ConversationId::from_uuid(conversation),
-        seq: u64::try_from(seq).map_err(|_negative| Error::Inconsistent {
-            table: "messages",
-            column: "seq",
-        })?,
-        what: if missing {
-            What::Missing
-        } else {
-            What::Columns(columns)
-        },
+        seq: u64::try_from(seq)
+            .map_err(|_negative| Error::Inconsistent { table: "messages", column: "seq" })?,
+        what: if missing { What::Missing } else { What::Columns(columns) },
     })
 }

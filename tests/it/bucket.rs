@@ -32,10 +32,7 @@ async fn a_bucket_guards_its_keys_by_their_revisions() {
     let first = bucket.create("a", value("1"), deadline()).await.unwrap();
     let again = bucket.create("a", value("2"), deadline()).await;
     assert!(matches!(again, Err(Error::Exists)));
-    let second = bucket
-        .update("a", value("3"), first, deadline())
-        .await
-        .unwrap();
+    let second = bucket.update("a", value("3"), first, deadline()).await.unwrap();
     let late = bucket.update("a", value("4"), first, deadline()).await;
     assert!(matches!(late, Err(Error::RevisionConflict)));
     let found = bucket.get("a", deadline()).await.unwrap().unwrap();
@@ -92,9 +89,7 @@ async fn a_watch_tells_everything_once_and_says_when_it_is_level() {
     world.restart_nats().await;
     assert_eq!(told(&mut watch).await, Change::Level { revision: last });
     let next = put(&bucket, 1).await;
-    let Change::Entry(entry) = told(&mut watch).await else {
-        panic!("an entry")
-    };
+    let Change::Entry(entry) = told(&mut watch).await else { panic!("an entry") };
     assert_eq!((entry.revision, &*entry.key), (next, "key.1"));
 }
 
@@ -114,10 +109,7 @@ async fn a_watch_under_kills_repeats_nothing_and_misses_nothing() {
     let writers = [1, 2].map(|seed| write(&log, seed, (&acked, &stop)));
     let kills = async {
         for kill in 1..=10 {
-            progress
-                .wait_for(|acked| *acked >= kill * 60)
-                .await
-                .unwrap();
+            progress.wait_for(|acked| *acked >= kill * 60).await.unwrap();
             world.kill_nats().await;
             world.restart_nats().await;
         }
@@ -164,11 +156,7 @@ struct Told {
 impl Told {
     fn note(&mut self, change: Change) {
         match change {
-            Change::Entry(Entry {
-                key,
-                revision,
-                value,
-            }) => {
+            Change::Entry(Entry { key, revision, value }) => {
                 assert!(revision > self.last, "{revision} after {}", self.last);
                 self.last = revision;
                 match value {
@@ -213,18 +201,12 @@ fn write(
 }
 
 async fn told(watch: &mut Watch) -> Change {
-    timeout(PATIENCE, watch.next())
-        .await
-        .expect("the watch is silent")
-        .unwrap()
+    timeout(PATIENCE, watch.next()).await.expect("the watch is silent").unwrap()
 }
 
 async fn put(bucket: &Bucket, n: u32) -> u64 {
     let value = Bytes::from(n.to_string());
-    bucket
-        .put(&format!("key.{n}"), value, deadline())
-        .await
-        .unwrap()
+    bucket.put(&format!("key.{n}"), value, deadline()).await.unwrap()
 }
 
 fn deadline() -> Instant {

@@ -29,8 +29,7 @@ async fn a_change_on_one_node_reaches_the_others_within_a_second() {
     let (a, b) = (node(&world).await, node(&world).await);
     let (tenant, key) = a.tenant("acme").await;
 
-    b.sees(SECOND, |b| b.authenticate(key.expose()).is_some())
-        .await;
+    b.sees(SECOND, |b| b.authenticate(key.expose()).is_some()).await;
     let access = b.directory.authenticate(key.expose()).unwrap();
     assert_eq!(access.tenant, tenant);
 
@@ -39,20 +38,13 @@ async fn a_change_on_one_node_reaches_the_others_within_a_second() {
     b.sees(SECOND, |b| known(b).is_some()).await;
     assert_eq!(known(&b.directory).unwrap().secret, secret);
 
-    let paused = ChannelPatch {
-        status: Some(ChannelStatus::Paused),
-        ..ChannelPatch::default()
-    };
-    let update = b
-        .directory
-        .update_channel(tenant.id, channel.id, paused, when());
+    let paused = ChannelPatch { status: Some(ChannelStatus::Paused), ..ChannelPatch::default() };
+    let update = b.directory.update_channel(tenant.id, channel.id, paused, when());
     update.await.unwrap();
     let is_paused = |a: &Directory| known(a).unwrap().status == ChannelStatus::Paused;
     a.sees(SECOND, is_paused).await;
 
-    let delete = a
-        .directory
-        .delete_channel(tenant.id, channel.id, deadline());
+    let delete = a.directory.delete_channel(tenant.id, channel.id, deadline());
     delete.await.unwrap();
     b.sees(SECOND, |b| b.channels(tenant.id).is_empty()).await;
 }
@@ -62,40 +54,23 @@ async fn a_revoked_key_and_a_suspended_tenant_let_nobody_in() {
     let world = World::new().await;
     let (a, b) = (node(&world).await, node(&world).await);
     let (tenant, first) = a.tenant("acme").await;
-    let (key, second) = a
-        .directory
-        .create_key(tenant.id, when(), &mut rng())
-        .await
-        .unwrap();
-    b.sees(SECOND, |b| b.authenticate(second.expose()).is_some())
-        .await;
+    let (key, second) = a.directory.create_key(tenant.id, when(), &mut rng()).await.unwrap();
+    b.sees(SECOND, |b| b.authenticate(second.expose()).is_some()).await;
     assert_eq!(b.directory.keys(tenant.id).len(), 2);
 
     let mut revoked = b.directory.revoked();
     revoked.mark_unchanged();
-    a.directory
-        .revoke_key(tenant.id, key.id, deadline())
-        .await
-        .unwrap();
+    a.directory.revoke_key(tenant.id, key.id, deadline()).await.unwrap();
     assert!(a.directory.authenticate(second.expose()).is_none());
     timeout(SECOND, revoked.changed()).await.unwrap().unwrap();
     assert!(b.directory.authenticate(second.expose()).is_none());
     assert!(b.directory.authenticate(first.expose()).is_some());
 
-    for (status, valid) in [
-        (TenantStatus::Suspended, false),
-        (TenantStatus::Active, true),
-    ] {
-        let patch = TenantPatch {
-            status: Some(status),
-            ..TenantPatch::default()
-        };
+    for (status, valid) in [(TenantStatus::Suspended, false), (TenantStatus::Active, true)] {
+        let patch = TenantPatch { status: Some(status), ..TenantPatch::default() };
         let update = a.directory.update_tenant(tenant.id, patch, deadline());
         assert_eq!(update.await.unwrap().status, status);
-        b.sees(SECOND, |b| {
-            b.authenticate(first.expose()).is_some() == valid
-        })
-        .await;
+        b.sees(SECOND, |b| b.authenticate(first.expose()).is_some() == valid).await;
     }
     let again = a.directory.revoke_key(tenant.id, key.id, deadline()).await;
     assert!(matches!(again, Err(Error::NotFound(_))));
@@ -112,10 +87,7 @@ async fn a_write_is_read_by_its_writer_at_once() {
         let (channel, _secret) = node.channel(&tenant, "https://example.com").await.unwrap();
         let known = node.directory.channel(tenant.id, channel.id).unwrap();
         assert_eq!(known, channel);
-        node.directory
-            .delete_channel(tenant.id, channel.id, deadline())
-            .await
-            .unwrap();
+        node.directory.delete_channel(tenant.id, channel.id, deadline()).await.unwrap();
         assert!(node.directory.channel(tenant.id, channel.id).is_none());
     }
     assert_eq!(node.directory.tenants().len(), 50);
@@ -152,21 +124,15 @@ async fn a_killed_server_costs_a_reader_no_change() {
     let (owner, _key) = writer.tenant("owner").await;
     for round in 0..10 {
         let (channel, _secret) = writer.channel(&owner, "https://example.com").await.unwrap();
-        reader
-            .sees(SECOND, |r| r.channel(owner.id, channel.id).is_some())
-            .await;
+        reader.sees(SECOND, |r| r.channel(owner.id, channel.id).is_some()).await;
         world.kill_nats().await;
         let known = reader.directory.channel(owner.id, channel.id);
         assert!(known.is_some(), "memory answers while the server is away");
         world.restart_nats().await;
         let began = Instant::now();
-        writer
-            .retry(async |d| d.delete_channel(owner.id, channel.id, deadline()).await)
-            .await;
+        writer.retry(async |d| d.delete_channel(owner.id, channel.id, deadline()).await).await;
         let (tenant, key) = writer.tenant(&format!("tenant {round}")).await;
-        reader
-            .sees(SECOND, |r| r.authenticate(key.expose()).is_some())
-            .await;
+        reader.sees(SECOND, |r| r.authenticate(key.expose()).is_some()).await;
         assert!(reader.directory.channel(owner.id, channel.id).is_none());
         assert!(reader.directory.tenant(tenant.id).is_some());
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
@@ -204,14 +170,8 @@ async fn without_a_server_writes_fail_soon_and_reads_go_on() {
     let (tenant, key) = node.tenant("acme").await;
     world.kill_nats().await;
     let began = Instant::now();
-    let two_seconds = When {
-        deadline: began + 2 * SECOND,
-        ..when()
-    };
-    let refused = node
-        .directory
-        .create_key(tenant.id, two_seconds, &mut rng())
-        .await;
+    let two_seconds = When { deadline: began + 2 * SECOND, ..when() };
+    let refused = node.directory.create_key(tenant.id, two_seconds, &mut rng()).await;
     assert!(refused.unwrap_err().is_retryable());
     assert!(began.elapsed() < 2 * SECOND + SECOND / 2);
     assert!(node.directory.authenticate(key.expose()).is_some());
@@ -236,17 +196,10 @@ async fn changes_of_one_thing_at_the_same_time_are_all_made() {
         let change = |node: &Node, patch| {
             let directory = node.directory.clone();
             let (tenant, channel) = (tenant.id, channel.id);
-            async move {
-                directory
-                    .update_channel(tenant, channel, patch, when())
-                    .await
-            }
+            async move { directory.update_channel(tenant, channel, patch, when()).await }
         };
-        let (x, y, z) = tokio::join!(
-            change(&left, name),
-            change(&right, cap),
-            change(&right, rate)
-        );
+        let (x, y, z) =
+            tokio::join!(change(&left, name), change(&right, cap), change(&right, rate));
         for outcome in [x, y, z] {
             outcome.unwrap();
         }
@@ -272,17 +225,13 @@ async fn nodes_that_start_together_agree_on_one_token_secret() {
         let directory = nodes[index].directory.clone();
         async move {
             let mut rng = StdRng::seed_from_u64(seed);
-            directory
-                .agree_token_secret(when(), &mut rng)
-                .await
-                .unwrap()
+            directory.agree_token_secret(when(), &mut rng).await.unwrap()
         }
     };
     let (first, second, third) = tokio::join!(draw(0, 1), draw(1, 2), draw(2, 3));
     assert!(first == second && second == third);
     for node in nodes {
-        node.sees(SECOND, |d| d.token_secret() == Some(Arc::clone(&first)))
-            .await;
+        node.sees(SECOND, |d| d.token_secret() == Some(Arc::clone(&first))).await;
     }
 }
 
@@ -294,12 +243,8 @@ async fn what_is_wrong_too_many_or_unknown_is_refused_and_not_stored() {
     let before = node.directory.status().revision;
 
     let mut rng = rng();
-    let nameless = node
-        .directory
-        .create_tenant(NewTenant::default(), when(), &mut rng);
-    let Err(Error::Invalid(invalid)) = nameless.await else {
-        panic!("a tenant without a name")
-    };
+    let nameless = node.directory.create_tenant(NewTenant::default(), when(), &mut rng);
+    let Err(Error::Invalid(invalid)) = nameless.await else { panic!("a tenant without a name") };
     assert_eq!(invalid.faults[0].pointer, "/name");
     let Err(Error::Invalid(invalid)) = node.channel(&tenant, "ftp://example.com").await else {
         panic!("a channel over FTP")
@@ -307,10 +252,7 @@ async fn what_is_wrong_too_many_or_unknown_is_refused_and_not_stored() {
     assert_eq!(invalid.faults[0].pointer, "/url");
     let stranger = forebay::event::TenantId::generate(when().now, &mut rng);
     let patch = TenantPatch::default();
-    let unknown = node
-        .directory
-        .update_tenant(stranger, patch, deadline())
-        .await;
+    let unknown = node.directory.update_tenant(stranger, patch, deadline()).await;
     assert!(matches!(unknown, Err(Error::NotFound(_))));
     assert_eq!(node.directory.status().revision, before);
 
@@ -330,25 +272,16 @@ async fn a_server_that_hangs_is_given_up_at_the_deadline() {
     b.sees(SECOND, |b| b.tenants().len() == 1).await;
     world.pause_nats().await;
     let began = Instant::now();
-    let patch = TenantPatch {
-        name: Some("renamed".to_owned()),
-        ..TenantPatch::default()
-    };
-    let update = a
-        .directory
-        .update_tenant(tenant.id, patch.clone(), began + SECOND);
+    let patch = TenantPatch { name: Some("renamed".to_owned()), ..TenantPatch::default() };
+    let update = a.directory.update_tenant(tenant.id, patch.clone(), began + SECOND);
     let hung = update.await.unwrap_err();
-    assert!(
-        matches!(hung, Error::Unavailable(bucket::Error::Deadline)),
-        "{hung:?}"
-    );
+    assert!(matches!(hung, Error::Unavailable(bucket::Error::Deadline)), "{hung:?}");
     assert!((SECOND..2 * SECOND).contains(&began.elapsed()));
     assert!(b.directory.authenticate(key.expose()).is_some());
     world.resume_nats().await;
     let update = a.directory.update_tenant(tenant.id, patch, deadline());
     update.await.unwrap();
-    b.sees(SECOND, |b| b.tenant(tenant.id).unwrap().name == "renamed")
-        .await;
+    b.sees(SECOND, |b| b.tenant(tenant.id).unwrap().name == "renamed").await;
 }
 
 /// The server's side of a watch goes silent while its heartbeats and the connection live: nothing tells the client.
@@ -360,10 +293,7 @@ async fn a_watch_that_is_silently_dead_is_replaced() {
     for round in 0..3 {
         pause_consumers(&world).await;
         let writer = a.directory.clone();
-        let new = NewTenant {
-            name: format!("tenant {round}"),
-            ..NewTenant::default()
-        };
+        let new = NewTenant { name: format!("tenant {round}"), ..NewTenant::default() };
         let made = writer.create_tenant(new, when(), &mut rng()).await;
         let (tenant, _key) = made.unwrap();
         let limit = 3 * SECOND;
@@ -387,22 +317,14 @@ impl Drop for Node {
 async fn node(world: &World) -> Node {
     let (directory, follower) = Directory::open(world.log().await.directory());
     let supervisor = Supervisor::new();
-    supervisor.supervise(Kind::Directory, "directory", move |stop| {
-        follower.clone().run(stop)
-    });
+    supervisor.supervise(Kind::Directory, "directory", move |stop| follower.clone().run(stop));
     timeout(PATIENCE, directory.ready()).await.unwrap();
-    Node {
-        directory,
-        supervisor,
-    }
+    Node { directory, supervisor }
 }
 
 impl Node {
     async fn tenant(&self, name: &str) -> (Arc<Tenant>, ApiKey) {
-        let new = NewTenant {
-            name: name.to_owned(),
-            ..NewTenant::default()
-        };
+        let new = NewTenant { name: name.to_owned(), ..NewTenant::default() };
         let mut rng = rng();
         let made = self.directory.create_tenant(new, when(), &mut rng);
         made.await.unwrap()
@@ -412,22 +334,11 @@ impl Node {
         &self,
         tenant: &Tenant,
         url: &str,
-    ) -> Result<
-        (
-            Arc<forebay::directory::Channel>,
-            forebay::directory::ChannelSecret,
-        ),
-        Error,
-    > {
-        let new = NewChannel {
-            name: "orders".to_owned(),
-            url: url.to_owned(),
-            ..NewChannel::default()
-        };
+    ) -> Result<(Arc<forebay::directory::Channel>, forebay::directory::ChannelSecret), Error> {
+        let new =
+            NewChannel { name: "orders".to_owned(), url: url.to_owned(), ..NewChannel::default() };
         let mut rng = rng();
-        let made = self
-            .directory
-            .create_channel(tenant.id, new, when(), &mut rng);
+        let made = self.directory.create_channel(tenant.id, new, when(), &mut rng);
         made.await
     }
 
@@ -438,9 +349,7 @@ impl Node {
                 changes.changed().await.unwrap();
             }
         };
-        timeout(within, seen)
-            .await
-            .expect("the node does not see it in time");
+        timeout(within, seen).await.expect("the node does not see it in time");
     }
 
     async fn sees_status(&self, condition: impl Fn(forebay::directory::Status) -> bool) {
@@ -450,9 +359,7 @@ impl Node {
                 every.tick().await;
             }
         };
-        timeout(PATIENCE, seen)
-            .await
-            .expect("the status does not come in time");
+        timeout(PATIENCE, seen).await.expect("the status does not come in time");
     }
 
     /// Does something until the server is there to do it.
@@ -464,9 +371,7 @@ impl Node {
                 every.tick().await;
             }
         };
-        timeout(PATIENCE, done)
-            .await
-            .expect("the server does not come back");
+        timeout(PATIENCE, done).await.expect("the server does not come back");
     }
 }
 
@@ -485,10 +390,7 @@ async fn pause_consumers(world: &World) {
 }
 
 fn when() -> When {
-    When {
-        now: Clock::system().timestamp(),
-        deadline: deadline(),
-    }
+    When { now: Clock::system().timestamp(), deadline: deadline() }
 }
 
 fn deadline() -> Instant {

@@ -29,7 +29,8 @@ fn open(n: u8) -> Draft {
 fn send(n: u8, client_id: &str) -> Draft {
     let client_id = ClientId::parse(client_id).unwrap();
     let id = key::message_id(tenant(), conversation(n), None, &client_id);
-    let message = Message { client_id: Some(client_id), kind: "message".into(), ..Message::default() };
+    let message =
+        Message { client_id: Some(client_id), kind: "message".into(), ..Message::default() };
     draft(n, id, Body::Message(Box::new(message)), Intent::Send)
 }
 
@@ -48,9 +49,8 @@ fn draft(n: u8, id: MessageId, body: Body, intent: Intent) -> Draft {
 }
 
 async fn append(journal: &Journal, draft: Draft) -> Result<Verdict, forebay::journal::Error> {
-    let place = journal.admit(draft.conversation, 100).map_err(|_busy| {
-        forebay::journal::Error::Late
-    })?;
+    let place =
+        journal.admit(draft.conversation, 100).map_err(|_busy| forebay::journal::Error::Late)?;
     let deadline = Instant::now() + Duration::from_secs(2);
     let verdicts = journal.append(place, vec![draft], None, deadline).await?;
     Ok(verdicts[0])
@@ -121,10 +121,8 @@ async fn idempotency_holds_over_a_restart_and_on_another_node() {
     insist(&a.journal, &open(1)).await;
     let first = insist(&a.journal, &send(1, "k")).await;
     let position = a.journal.tail_of(conversation(1)).position();
-    eventually("b follows", async || {
-        b.journal.tail_of(conversation(1)).position() >= position
-    })
-    .await;
+    eventually("b follows", async || b.journal.tail_of(conversation(1)).position() >= position)
+        .await;
     assert_eq!(append(&b.journal, send(1, "k")).await.unwrap(), Verdict::Duplicate(first));
     a.stop().await;
     b.stop().await;

@@ -35,15 +35,8 @@ async fn target() -> Target {
 }
 
 fn pools(target: &Target, connections: usize) -> (Interactive, Background) {
-    let limits = Limits {
-        connections,
-        ..Limits::INTERACTIVE
-    };
-    let settings = Settings {
-        target: target.clone(),
-        interactive: limits,
-        background: limits,
-    };
+    let limits = Limits { connections, ..Limits::INTERACTIVE };
+    let settings = Settings { target: target.clone(), interactive: limits, background: limits };
     open(&settings, &Clock::system())
 }
 

@@ -24,11 +24,7 @@ struct Finding {
 
 impl Finding {
     fn new(path: &str, line: usize, say: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            say: say.into(),
-        }
+        Self { path: path.to_owned(), line, say: say.into() }
     }
 }
 
@@ -53,19 +49,14 @@ fn repository() -> Vec<File> {
     let mut files = Vec::new();
     gather(root, root, &mut files);
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    assert!(
-        files.iter().any(|file| file.path == "src/lib.rs"),
-        "the sources were not found"
-    );
+    assert!(files.iter().any(|file| file.path == "src/lib.rs"), "the sources were not found");
     files
 }
 
 fn gather(root: &Path, folder: &Path, files: &mut Vec<File>) {
     for entry in std::fs::read_dir(folder).expect("the repository is readable") {
         let path = entry.expect("a folder entry is readable").path();
-        let relative = path
-            .strip_prefix(root)
-            .expect("the walk starts at the root");
+        let relative = path.strip_prefix(root).expect("the walk starts at the root");
         let relative = relative.to_string_lossy().replace('\\', "/");
         if NOT_OURS.contains(&relative.as_str()) || path.is_symlink() {
             continue;
@@ -73,10 +64,7 @@ fn gather(root: &Path, folder: &Path, files: &mut Vec<File>) {
         if path.is_dir() {
             gather(root, &path, files);
         } else if let Ok(text) = std::fs::read_to_string(&path) {
-            files.push(File {
-                path: relative,
-                text,
-            });
+            files.push(File { path: relative, text });
         }
     }
 }
@@ -85,21 +73,12 @@ fn gather(root: &Path, folder: &Path, files: &mut Vec<File>) {
 fn hold(concerns: fn(&str) -> bool, rule: fn(&str, &str) -> Vec<Finding>) {
     let files = repository();
     let chosen = files.iter().filter(|file| concerns(&file.path));
-    refuse(
-        &chosen
-            .flat_map(|file| rule(&file.path, &file.text))
-            .collect::<Vec<_>>(),
-    );
+    refuse(&chosen.flat_map(|file| rule(&file.path, &file.text)).collect::<Vec<_>>());
 }
 
 fn refuse(findings: &[Finding]) {
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
-    assert!(
-        lines.is_empty(),
-        "{} untidy:\n{}\n",
-        lines.len(),
-        lines.join("\n")
-    );
+    assert!(lines.is_empty(), "{} untidy:\n{}\n", lines.len(), lines.join("\n"));
 }
 
 fn sources(path: &str) -> bool {
@@ -170,14 +149,8 @@ fn no_file_names_a_registry_host_or_a_private_path() {
 #[test]
 fn the_architecture_page_is_short_and_its_invariants_have_tests() {
     let files = repository();
-    let page = files
-        .iter()
-        .find(|file| file.path == docs::PAGE)
-        .expect("docs/ARCHITECTURE.md");
-    let code: Vec<&File> = files
-        .iter()
-        .filter(|f| sources(&f.path) || tests(&f.path))
-        .collect();
+    let page = files.iter().find(|file| file.path == docs::PAGE).expect("docs/ARCHITECTURE.md");
+    let code: Vec<&File> = files.iter().filter(|f| sources(&f.path) || tests(&f.path)).collect();
     refuse(&docs::length(&page.text));
     refuse(&docs::invariants(&page.text, &code));
     refuse(&docs::codemap(&page.text, &code));

@@ -52,7 +52,8 @@ fn shared() -> &'static Shared {
     SHARED.get_or_init(|| {
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let root = tempfile::tempdir().unwrap();
                 let (binaries, options) = (binaries().await, options(root.path().to_owned()));
@@ -179,7 +180,8 @@ impl World {
 
     /// A server of this world, in this process.
     pub async fn serve(&self, settings: &[(&str, &str)]) -> Server {
-        let seed = u64::from(WORLDS.fetch_add(1, Ordering::Relaxed)) << 32 | u64::from(std::process::id());
+        let seed =
+            u64::from(WORLDS.fetch_add(1, Ordering::Relaxed)) << 32 | u64::from(std::process::id());
         serve::start(self.config(settings), self.clock.clone(), seed).await.unwrap()
     }
 

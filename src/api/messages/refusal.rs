@@ -69,10 +69,6 @@ pub(in crate::api) fn verdict_problem(verdict: Verdict) -> Problem {
         ),
         Verdict::Closed => Problem::new(Code::ConversationClosed, "The conversation is closed."),
         Verdict::NotFound => Problem::not_found("There is no such conversation."),
-        Verdict::Cold => Problem::new(
-            Code::DatabaseUnavailable,
-            "This conversation or key must be looked up in the database, which cannot be done now. Nothing was stored.",
-        ),
         Verdict::Stored(_) | Verdict::Duplicate(_) => {
             Problem::internal("a stored verdict is no problem")
         }

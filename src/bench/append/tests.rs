@@ -22,12 +22,7 @@ fn append(
         let store = |draft: Draft| {
             let seq = memory.heads.entry(draft.conversation).or_default();
             *seq += 1;
-            let receipt = Receipt {
-                id: draft.id,
-                seq: *seq,
-                at: draft.at,
-                watermark: *seq,
-            };
+            let receipt = Receipt { id: draft.id, seq: *seq, at: draft.at, watermark: *seq };
             memory.entries.push(Entry {
                 message: draft.id,
                 conversation: draft.conversation,
@@ -45,9 +40,7 @@ async fn two_nodes_share_the_callers_and_the_ledger_agrees_with_the_log() {
     let clock = Clock::system();
     let tenant = TenantId::derive([1; 16]);
     let names = (0..5).map(|n| ConversationId::derive([n; 16]));
-    let opened = open(&append(Arc::clone(&memory)), tenant, names, &clock)
-        .await
-        .unwrap();
+    let opened = open(&append(Arc::clone(&memory)), tenant, names, &clock).await.unwrap();
     let published = AtomicU64::new(0);
     let nodes = [(); 2].map(|()| Node {
         append: append(Arc::clone(&memory)),
@@ -74,26 +67,15 @@ async fn two_nodes_share_the_callers_and_the_ledger_agrees_with_the_log() {
     let stored = std::mem::take(&mut memory.lock().unwrap().entries);
     let audit = ledger.audit(stored);
     assert!(audit.is_clean(), "{audit:?}");
-    assert_eq!(
-        audit.unacknowledged, 5,
-        "the openings have no receipt in the ledger"
-    );
+    assert_eq!(audit.unacknowledged, 5, "the openings have no receipt in the ledger");
 }
 
 #[test]
 fn every_verdict_but_a_receipt_is_a_refusal() {
     let conversation = ConversationId::derive([3; 16]);
-    for verdict in [
-        Verdict::KeyConflict,
-        Verdict::Closed,
-        Verdict::NotFound,
-        Verdict::Cold,
-    ] {
+    for verdict in [Verdict::KeyConflict, Verdict::Closed, Verdict::NotFound] {
         let found = called(conversation, Some(&[verdict]));
         assert!(matches!(found, Called::Refused(_)), "{verdict:?}");
     }
-    assert!(matches!(
-        called(conversation, None),
-        Called::Refused("not acknowledged")
-    ));
+    assert!(matches!(called(conversation, None), Called::Refused("not acknowledged")));
 }

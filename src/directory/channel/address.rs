@@ -56,11 +56,9 @@ pub(super) fn check_url(url: &str) -> Result<(), String> {
     }
     let strange = |b: u8| !b.is_ascii_graphic() || b"\"<>\\^`{|}".contains(&b);
     if url.bytes().any(strange) {
-        return Err(
-            "must be plain ASCII without spaces; write other characters as %XX and \
+        return Err("must be plain ASCII without spaces; write other characters as %XX and \
                     international names as xn--"
-                .to_owned(),
-        );
+            .to_owned());
     }
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err("must begin with https:// or http://".to_owned());
@@ -132,10 +130,7 @@ fn escapes_are_whole(text: &str) -> bool {
 /// Notes what is wrong with a channel's own headers.
 pub(super) fn check_headers(headers: &BTreeMap<String, String>, faults: &mut Faults) {
     if headers.len() > HEADERS_MAX {
-        faults.note(
-            "/headers",
-            format!("must have at most {HEADERS_MAX} entries"),
-        );
+        faults.note("/headers", format!("must have at most {HEADERS_MAX} entries"));
         return;
     }
     let mut seen = BTreeSet::new();
@@ -158,9 +153,7 @@ fn check_header_name(lower: &str) -> Result<(), String> {
             "must be a header name of 1 to {HEADER_NAME_BYTES_MAX} characters (RFC 9110, section 5.1)"
         ));
     }
-    let ours = RESERVED_PREFIXES
-        .iter()
-        .any(|prefix| lower.starts_with(prefix));
+    let ours = RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix));
     if ours || RESERVED.contains(&lower) {
         return Err("is set by the delivery itself and cannot be replaced".to_owned());
     }
@@ -256,30 +249,20 @@ mod tests {
     }
 
     fn pointers(headers: &[(&str, &str)]) -> Vec<String> {
-        let headers = headers
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let mut faults = Faults::default();
         check_headers(&headers.collect(), &mut faults);
         let invalid = faults.or(()).err();
         invalid.map_or_else(Vec::new, |invalid| {
-            invalid
-                .faults
-                .into_iter()
-                .map(|fault| fault.pointer)
-                .collect()
+            invalid.faults.into_iter().map(|fault| fault.pointer).collect()
         })
     }
 
     #[test]
     fn headers_of_the_tenant_pass_and_others_are_named() {
         let long = "v".repeat(HEADER_VALUE_BYTES_MAX);
-        let good = [
-            ("Authorization", "Bearer a b\tc"),
-            ("X-Empty", ""),
-            ("x~y", "1"),
-            ("Z", &long),
-        ];
+        let good =
+            [("Authorization", "Bearer a b\tc"), ("X-Empty", ""), ("x~y", "1"), ("Z", &long)];
         assert_eq!(pointers(&good), Vec::<String>::new());
         let longer = "v".repeat(HEADER_VALUE_BYTES_MAX + 1);
         let bad = [

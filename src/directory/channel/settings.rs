@@ -71,9 +71,7 @@ impl RateLimit {
         };
         let plain = count.bytes().all(|b| b.is_ascii_digit());
         let count = plain.then(|| count.parse().ok()).flatten()?;
-        (1..=RATE_MAX)
-            .contains(&count)
-            .then_some(Self { count, per })
+        (1..=RATE_MAX).contains(&count).then_some(Self { count, per })
     }
 }
 
@@ -168,9 +166,7 @@ impl fmt::Debug for ChannelPatch {
     /// Only the name and status: URLs and headers carry credentials of their own.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("ChannelPatch");
-        shown
-            .field("name", &self.name)
-            .field("status", &self.status);
+        shown.field("name", &self.name).field("status", &self.status);
         shown.finish_non_exhaustive()
     }
 }
@@ -323,11 +319,7 @@ mod tests {
     }
 
     fn pointers(invalid: Invalid) -> Vec<String> {
-        invalid
-            .faults
-            .into_iter()
-            .map(|fault| fault.pointer)
-            .collect()
+        invalid.faults.into_iter().map(|fault| fault.pointer).collect()
     }
 
     #[test]
@@ -384,18 +376,11 @@ mod tests {
             (json!({"retry": {"maxAttempts": 0}}), "/retry/maxAttempts"),
             (json!({"retry": {"maxAttempts": 21}}), "/retry/maxAttempts"),
             (json!({"retry": {"baseSeconds": 0}}), "/retry/baseSeconds"),
-            (
-                json!({"retry": {"baseSeconds": 9, "capSeconds": 8}}),
-                "/retry/capSeconds",
-            ),
+            (json!({"retry": {"baseSeconds": 9, "capSeconds": 8}}), "/retry/capSeconds"),
             (json!({"retry": {"capSeconds": 86401}}), "/retry/capSeconds"),
             (json!({"headers": {"Host": "x"}}), "/headers/Host"),
         ] {
-            assert_eq!(
-                pointers(checked(&fields).unwrap_err()),
-                [pointer],
-                "{fields}"
-            );
+            assert_eq!(pointers(checked(&fields).unwrap_err()), [pointer], "{fields}");
         }
     }
 
@@ -431,10 +416,7 @@ mod tests {
         let patched = settings.clone().patched(patch).unwrap();
         assert_eq!((&*patched.name, &patched.url), ("other", &settings.url));
         assert_eq!((patched.types.clone(), patched.ordered), (None, false));
-        assert_eq!(
-            (patched.max_in_flight, patched.rate_limit),
-            (Some(6), settings.rate_limit)
-        );
+        assert_eq!((patched.max_in_flight, patched.rate_limit), (Some(6), settings.rate_limit));
 
         let bad: ChannelPatch = serde_json::from_value(json!({"url": "ftp://x"})).unwrap();
         assert_eq!(pointers(patched.patched(bad).unwrap_err()), ["/url"]);

@@ -10,14 +10,8 @@ fn tenant_id(n: u128) -> TenantId {
 }
 
 fn tenant(n: u128, status: TenantStatus) -> Tenant {
-    let new = NewTenant {
-        name: "acme".to_owned(),
-        ..NewTenant::default()
-    };
-    let patch = TenantPatch {
-        status: Some(status),
-        ..TenantPatch::default()
-    };
+    let new = NewTenant { name: "acme".to_owned(), ..NewTenant::default() };
+    let patch = TenantPatch { status: Some(status), ..TenantPatch::default() };
     let tenant = Tenant::new(tenant_id(n), new, Timestamp::default()).unwrap();
     tenant.patched(patch).unwrap()
 }
@@ -48,15 +42,9 @@ fn a_key_gives_access_once_its_tenant_is_known_and_active() {
     let mut memory = Memory::default();
     assert_eq!(put_key(&mut memory, 1, 7), Effect::Changed);
     assert!(memory.access(&hash(1)).is_none());
-    assert_eq!(
-        put_tenant(&mut memory, 7, TenantStatus::Active),
-        Effect::Changed
-    );
+    assert_eq!(put_tenant(&mut memory, 7, TenantStatus::Active), Effect::Changed);
     let access = memory.access(&hash(1)).unwrap();
-    assert_eq!(
-        (access.tenant.id, access.key.uuid()),
-        (tenant_id(7), Uuid::from_u128(1))
-    );
+    assert_eq!((access.tenant.id, access.key.uuid()), (tenant_id(7), Uuid::from_u128(1)));
     assert!(memory.access(&hash(2)).is_none());
 }
 
@@ -65,25 +53,13 @@ fn suspending_takes_access_away_and_activating_gives_it_back() {
     let mut memory = Memory::default();
     put_tenant(&mut memory, 7, TenantStatus::Active);
     put_key(&mut memory, 1, 7);
-    assert_eq!(
-        put_tenant(&mut memory, 7, TenantStatus::Suspended),
-        Effect::Revoked
-    );
+    assert_eq!(put_tenant(&mut memory, 7, TenantStatus::Suspended), Effect::Revoked);
     assert!(memory.access(&hash(1)).is_none());
     assert_eq!(memory.keys(tenant_id(7)).len(), 1);
-    assert_eq!(
-        put_tenant(&mut memory, 7, TenantStatus::Suspended),
-        Effect::Changed
-    );
-    assert_eq!(
-        put_tenant(&mut memory, 7, TenantStatus::Active),
-        Effect::Changed
-    );
+    assert_eq!(put_tenant(&mut memory, 7, TenantStatus::Suspended), Effect::Changed);
+    assert_eq!(put_tenant(&mut memory, 7, TenantStatus::Active), Effect::Changed);
     assert!(memory.access(&hash(1)).is_some());
-    assert_eq!(
-        delete(&mut memory, Subject::Tenant(tenant_id(7))),
-        Effect::Revoked
-    );
+    assert_eq!(delete(&mut memory, Subject::Tenant(tenant_id(7))), Effect::Revoked);
     assert!(memory.access(&hash(1)).is_none());
 }
 
@@ -107,10 +83,7 @@ fn what_cannot_be_read_counts_as_absent_until_it_can() {
     put_key(&mut memory, 1, 7);
     let subject = Subject::Tenant(tenant_id(7)).to_string();
     let later = br#"{"v":2,"names":["acme"]}"#;
-    assert_eq!(
-        memory.apply(&subject, Some(later)),
-        Err(Unreadable::Version(2))
-    );
+    assert_eq!(memory.apply(&subject, Some(later)), Err(Unreadable::Version(2)));
     assert!(memory.access(&hash(1)).is_none() && memory.tenant(tenant_id(7)).is_none());
     assert_eq!(memory.counts().unreadable, 1);
     put_tenant(&mut memory, 7, TenantStatus::Active);

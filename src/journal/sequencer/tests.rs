@@ -275,7 +275,7 @@ impl World {
                     }
                     // The opening may have been lost with a restart of the node that had it queued.
                     Verdict::NotFound => {}
-                    Verdict::KeyConflict | Verdict::Closed | Verdict::Cold => panic!("{verdict:?}"),
+                    Verdict::KeyConflict | Verdict::Closed => panic!("{verdict:?}"),
                 }
             }
         }
@@ -393,6 +393,21 @@ fn commit(
     answers.remove(0).verdicts.unwrap()
 }
 
+/// Whether a request of these drafts came back for want of knowledge, leaving nothing behind.
+fn is_cold(
+    sequencer: &mut Sequencer<Client>,
+    fold: &Fold,
+    drafts: Vec<Draft>,
+    seed: Option<Seed>,
+) -> bool {
+    let count = drafts.len();
+    push(sequencer, drafts, seed);
+    let mut stage = sequencer.stage(fold, RecordId::derive([3; 16]), test_start());
+    let answer = stage.answers.remove(0);
+    let is_back = matches!(answer.verdicts, Err(Unanswered::Cold(back)) if back.len() == count);
+    is_back && stage.outgoing.is_none() && sequencer.is_idle()
+}
+
 #[test]
 fn a_repeat_is_answered_with_the_first_receipt_and_another_payload_refused() {
     let (mut sequencer, mut fold) = opened();
@@ -446,12 +461,12 @@ fn what_memory_forgot_needs_a_seed_that_is_new_enough() {
         position: 40,
     };
     let seed = |checkpoint, head| Some(Seed { checkpoint, head, stored: Vec::new() });
-    let mut verdict =
-        |seed| commit(&mut sequencer, &mut fold, vec![draft(1, 1, Intent::Send)], seed).remove(0);
-    assert_eq!(verdict(None), Verdict::Cold);
-    assert_eq!(verdict(seed(49, Some(head))), Verdict::Cold);
-    assert_eq!(verdict(seed(50, None)), Verdict::NotFound);
-    assert!(matches!(verdict(seed(50, Some(head))), Verdict::Stored(Receipt { seq: 10, .. })));
+    let wish = || vec![draft(1, 1, Intent::Send)];
+    assert!(is_cold(&mut sequencer, &fold, wish(), None));
+    assert!(is_cold(&mut sequencer, &fold, wish(), seed(49, Some(head))));
+    assert_eq!(commit(&mut sequencer, &mut fold, wish(), seed(50, None)), [Verdict::NotFound]);
+    let verdicts = commit(&mut sequencer, &mut fold, wish(), seed(50, Some(head)));
+    assert!(matches!(verdicts[..], [Verdict::Stored(Receipt { seq: 10, .. })]), "{verdicts:?}");
 }
 
 use super::super::heads::Head;
@@ -464,7 +479,9 @@ fn a_key_that_says_it_is_older_than_memory_needs_a_seed() {
     let mut sequencer = Sequencer::new(NodeId::derive([1; 16]));
     commit(&mut sequencer, &mut fold, vec![draft(1, 0, Intent::OpenNew)], None);
     let old = || Draft { key_time: Timestamp::from_micros(999), ..draft(1, 1, Intent::Send) };
-    assert_eq!(commit(&mut sequencer, &mut fold, vec![old()], None), [Verdict::Cold]);
+    assert!(is_cold(&mut sequencer, &fold, vec![old()], None));
+    let with_new = vec![draft(1, 4, Intent::Send), old()];
+    assert!(is_cold(&mut sequencer, &fold, with_new, None), "all of it or nothing");
     let stored =
         crate::journal::Stored { id: old().id, seq: 3, at: since, fingerprint: old().fingerprint };
     let seed = Seed { checkpoint: 50, head: None, stored: vec![stored] };
@@ -484,12 +501,32 @@ fn a_refused_record_and_an_expired_request_leave_nothing_behind() {
     let refused = Outcome::Refused { reason: "disk".to_owned() };
     let next = sequencer.on_outcome(&mut fold, (id, refused), Timestamp::default());
     let Next::Settled(answers) = next else { panic!("{next:?}") };
-    assert_eq!(answers[0].verdicts, Err(Unanswered::Refused("disk".to_owned())));
+    assert!(matches!(&answers[0].verdicts, Err(Unanswered::Refused(why)) if why == "disk"));
     push(&mut sequencer, vec![draft(1, 1, Intent::Send)], None);
     let late = test_start() + Duration::from_secs(10);
     let stage = sequencer.stage(&fold, id, late);
-    assert_eq!(stage.answers[0].verdicts, Err(Unanswered::Expired));
+    assert!(matches!(stage.answers[0].verdicts, Err(Unanswered::Late)));
     assert!(stage.outgoing.is_none() && sequencer.is_idle());
+}
+
+#[test]
+fn who_waits_too_long_is_told_and_the_record_on_its_way_is_settled_all_the_same() {
+    let (mut sequencer, mut fold) = opened();
+    push(&mut sequencer, vec![draft(1, 1, Intent::Send)], None);
+    let id = RecordId::derive([9; 16]);
+    drop(sequencer.stage(&fold, id, test_start()));
+    push(&mut sequencer, vec![draft(1, 4, Intent::Send)], None);
+    let deadline = sequencer.next_wake().unwrap();
+    assert!(sequencer.on_wake(deadline - Duration::from_millis(1)).is_empty());
+    let told = sequencer.on_wake(deadline + Duration::from_secs(1));
+    assert_eq!(told.len(), 2, "the one on its way and the one in the queue");
+    assert!(told.iter().all(|answer| matches!(answer.verdicts, Err(Unanswered::Late))));
+    assert!(sequencer.is_flying() && sequencer.next_wake().is_none());
+    let stored = (id, Outcome::Stored { position: 2 });
+    let next = sequencer.on_outcome(&mut fold, stored, Timestamp::default());
+    assert!(matches!(next, Next::Settled(answers) if answers.is_empty()));
+    let again = commit(&mut sequencer, &mut fold, vec![draft(1, 1, Intent::Send)], None);
+    assert!(matches!(again[..], [Verdict::Duplicate(Receipt { seq: 2, .. })]), "{again:?}");
 }
 
 #[test]

@@ -16,9 +16,7 @@ fn entry(conversation: u8, seq: u64) -> Entry {
 fn log(lengths: &[u64]) -> Vec<Entry> {
     let of = |(c, length): (usize, &u64)| {
         let conversation = u8::try_from(c).unwrap();
-        (1..=*length)
-            .map(move |seq| entry(conversation, seq))
-            .collect::<Vec<_>>()
+        (1..=*length).map(move |seq| entry(conversation, seq)).collect::<Vec<_>>()
     };
     lengths.iter().enumerate().flat_map(of).collect()
 }
@@ -71,10 +69,7 @@ fn two_receipts_for_one_message_cannot_both_be_right() {
 #[test]
 fn a_second_message_at_a_seq_clashes() {
     let mut all = log(&[3]);
-    all.push(Entry {
-        message: MessageId::derive([200; 16]),
-        ..all[1]
-    });
+    all.push(Entry { message: MessageId::derive([200; 16]), ..all[1] });
     let audit = ledger(&all).audit(all.clone());
     assert_eq!((audit.clashes, audit.gaps, audit.duplicated), (1, 0, 0));
 }

@@ -103,11 +103,7 @@ mod tests {
     use super::*;
 
     const fn sight(created: i128, first: u64, last: u64) -> Sight {
-        Sight {
-            created,
-            first,
-            last,
-        }
+        Sight { created, first, last }
     }
 
     fn attach(cursor: &mut Cursor, sight: Sight) -> Start {
@@ -160,10 +156,7 @@ mod tests {
         let cases = [
             ("another stream", sight(2, 1, 9)),
             ("a stream that went back", sight(1, 1, 2)),
-            (
-                "a stream that was purged beyond the position",
-                sight(1, 5, 9),
-            ),
+            ("a stream that was purged beyond the position", sight(1, 5, 9)),
         ];
         for (case, seen) in cases {
             let mut cursor = level_at(3);

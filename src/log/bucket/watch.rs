@@ -77,10 +77,7 @@ impl fmt::Debug for Watch {
 }
 
 /// What a watch that is attached waits for.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives for one statement and is never stored"
-)]
+#[expect(clippy::large_enum_variant, reason = "it lives for one statement and is never stored")]
 enum Arrival {
     Connected,
     Message(Option<Result<Message, OrderedError>>),
@@ -201,9 +198,7 @@ impl Watch {
             self.failures = 0;
             return Err(failure);
         }
-        let pause = PAUSE_FIRST
-            .saturating_mul(1 << self.failures.min(8))
-            .min(PAUSE_MAX);
+        let pause = PAUSE_FIRST.saturating_mul(1 << self.failures.min(8)).min(PAUSE_MAX);
         tokio::select! {
             () = bumped(&mut self.connects) => {}
             () = sleep(pause) => {}
@@ -217,9 +212,7 @@ impl Watch {
         let start = self.cursor.start(sight);
         let deliver_policy = match start {
             Start::Afresh => DeliverPolicy::All,
-            Start::From(revision) => DeliverPolicy::ByStartSequence {
-                start_sequence: revision,
-            },
+            Start::From(revision) => DeliverPolicy::ByStartSequence { start_sequence: revision },
         };
         let consumer = stream.create_consumer(OrderedConfig {
             description: Some("forebay: watch of a bucket".to_owned()),
@@ -227,14 +220,10 @@ impl Watch {
             deliver_policy,
             ..OrderedConfig::default()
         });
-        let consumer = consumer
-            .await
-            .map_err(|failure| Error::Unavailable(failure.into()))?;
+        let consumer = consumer.await.map_err(|failure| Error::Unavailable(failure.into()))?;
         let pending = consumer.cached_info().num_pending;
-        let feed = consumer
-            .messages()
-            .await
-            .map_err(|failure| Error::Unavailable(failure.into()))?;
+        let feed =
+            consumer.messages().await.map_err(|failure| Error::Unavailable(failure.into()))?;
         self.feed = Some(feed);
         self.cursor.on_attached(sight, start);
         if start == Start::Afresh {

@@ -25,9 +25,7 @@ pub struct HeadRow<'e> {
 pub fn fold<'e>(events: &[(u64, &'e Event)]) -> Vec<HeadRow<'e>> {
     let mut heads: BTreeMap<ConversationId, HeadRow<'e>> = BTreeMap::new();
     for (position, event) in events {
-        let row = heads
-            .entry(event.conversation)
-            .or_insert_with(|| HeadRow::first(event));
+        let row = heads.entry(event.conversation).or_insert_with(|| HeadRow::first(event));
         if event.seq >= row.head.seq {
             row.extend(*position, event);
         }
@@ -100,10 +98,7 @@ mod tests {
         assert_eq!(heads.len(), 2);
         let (one, two) = (&heads[0], &heads[1]);
         assert_eq!((one.head.seq, one.head.position), (8, 14));
-        assert_eq!(
-            (one.head.status, one.closed_at, one.opening),
-            (Status::Open, None, None)
-        );
+        assert_eq!((one.head.status, one.closed_at, one.opening), (Status::Open, None, None));
         assert_eq!(one.head.opened_at.micros(), 1_007);
         assert_eq!((two.head.seq, two.head.position), (3, 13));
         assert_eq!(two.head.status, Status::Closed);

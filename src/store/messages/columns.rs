@@ -76,8 +76,7 @@ impl<'e> Columns<'e> {
         self.conversation.push(event.conversation.uuid());
         self.tenant.push(event.tenant.uuid());
         self.id.push(event.id.uuid());
-        self.fingerprint
-            .push(event.fingerprint.bits().cast_signed());
+        self.fingerprint.push(event.fingerprint.bits().cast_signed());
         self.at.push(event.at.to_offset());
         self.kind.push(event.kind());
         self.client_id.push(event.client_id().map(ClientId::as_str));
@@ -104,10 +103,8 @@ impl<'e> Columns<'e> {
             Body::Closed | Body::Reopened => {}
         }
         self.sender_id.push(sender.map(|s| &*s.id));
-        self.sender_role
-            .push(sender.and_then(|s| s.role.as_deref()));
-        self.sender_name
-            .push(sender.and_then(|s| s.name.as_deref()));
+        self.sender_role.push(sender.and_then(|s| s.role.as_deref()));
+        self.sender_name.push(sender.and_then(|s| s.name.as_deref()));
         self.text.push(text);
         self.data.push(data);
         self.metadata.push(metadata);
@@ -180,18 +177,11 @@ impl TryFrom<Row> for Entry {
         let (position, seq) = (number(row.position, "position")?, number(row.seq, "seq")?);
         let at = read_at(row.at)?;
         let content = if row.kind == TOMBSTONE {
-            Content::Tombstone {
-                duplicate_of: row.duplicate_of.map(MessageId::from_uuid),
-            }
+            Content::Tombstone { duplicate_of: row.duplicate_of.map(MessageId::from_uuid) }
         } else {
             Content::Event(Box::new(event(row, seq, at)?))
         };
-        Ok(Self {
-            position,
-            seq,
-            at,
-            content,
-        })
+        Ok(Self { position, seq, at, content })
     }
 }
 
@@ -221,10 +211,7 @@ fn body(row: Row) -> Result<Body, Error> {
                 }
             };
             Ok(Body::Opened(Box::new(Opening {
-                channels: channels
-                    .into_iter()
-                    .map(crate::event::ChannelId::from_uuid)
-                    .collect(),
+                channels: channels.into_iter().map(crate::event::ChannelId::from_uuid).collect(),
                 metadata: row.metadata.map(Json::from_checked),
             })))
         }
@@ -260,10 +247,7 @@ pub(super) fn read_at(at: OffsetDateTime) -> Result<Timestamp, Error> {
 }
 
 fn odd(column: &'static str) -> Error {
-    Error::Inconsistent {
-        table: "messages",
-        column,
-    }
+    Error::Inconsistent { table: "messages", column }
 }
 
 #[cfg(test)]
@@ -312,11 +296,7 @@ mod tests {
         let message = Message {
             kind: "note".into(),
             client_id: Some(ClientId::parse("a-1").unwrap()),
-            sender: Some(Sender {
-                id: "ann".into(),
-                role: Some("agent".into()),
-                name: None,
-            }),
+            sender: Some(Sender { id: "ann".into(), role: Some("agent".into()), name: None }),
             text: Some("hello".into()),
             data: Some(Json::from_checked("{\"a\":1}")),
             metadata: Some(Json::from_checked("{}")),
@@ -327,10 +307,7 @@ mod tests {
         };
         for body in [
             Body::Message(Box::new(message)),
-            Body::Message(Box::new(Message {
-                kind: "message".into(),
-                ..Message::default()
-            })),
+            Body::Message(Box::new(Message { kind: "message".into(), ..Message::default() })),
             Body::Opened(Box::new(opening)),
             Body::Opened(Box::default()),
             Body::Closed,
@@ -347,15 +324,10 @@ mod tests {
     #[test]
     fn what_could_not_be_read_back_is_not_written() {
         for kind in ["tombstone", "conversation.closed"] {
-            let forged = event(Body::Message(Box::new(Message {
-                kind: kind.into(),
-                ..Message::default()
-            })));
+            let forged =
+                event(Body::Message(Box::new(Message { kind: kind.into(), ..Message::default() })));
             let refused = Columns::of(&[(1, &forged)]).unwrap_err();
-            assert!(
-                matches!(refused, Error::Unstorable { column: "kind" }),
-                "{refused}"
-            );
+            assert!(matches!(refused, Error::Unstorable { column: "kind" }), "{refused}");
         }
         let mut far = event(Body::Closed);
         far.seq = u64::MAX;

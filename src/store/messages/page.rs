@@ -61,11 +61,7 @@ pub async fn read(
     .fetch_all(conn)
     .await
     .map_err(while_doing("read a page"))?;
-    let mut page = Page {
-        checkpoint: 0,
-        head: None,
-        entries: Vec::with_capacity(rows.len()),
-    };
+    let mut page = Page { checkpoint: 0, head: None, entries: Vec::with_capacity(rows.len()) };
     for row in rows {
         page.checkpoint = read_position(row.checkpoint)?;
         page.head = row.head().read()?;

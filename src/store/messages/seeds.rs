@@ -105,10 +105,8 @@ impl Row {
         };
         Ok(Some(Stored {
             id: MessageId::from_uuid(id),
-            seq: u64::try_from(seq).map_err(|_negative| Error::Inconsistent {
-                table: "messages",
-                column: "seq",
-            })?,
+            seq: u64::try_from(seq)
+                .map_err(|_negative| Error::Inconsistent { table: "messages", column: "seq" })?,
             at: read_at(at)?,
             fingerprint: Fingerprint::from_bits(bits.cast_unsigned()),
         }))

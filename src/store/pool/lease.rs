@@ -25,11 +25,7 @@ pub struct Lease {
 
 impl Lease {
     pub(super) fn new(pool: Arc<Pool>, conn: PgConnection, permit: Permit) -> Self {
-        Self {
-            pool,
-            conn: Some(conn),
-            _permit: permit,
-        }
+        Self { pool, conn: Some(conn), _permit: permit }
     }
 
     /// Performs one operation, outside of a transaction or with nothing left of one.
@@ -47,9 +43,7 @@ impl Lease {
         let ended = timeout_at(deadline.into(), operation(&mut conn)).await;
         let Ok(result) = ended else {
             self.pool.note_silence(started);
-            return Err(Error::Deadline {
-                doing: "use Postgres",
-            });
+            return Err(Error::Deadline { doing: "use Postgres" });
         };
         let spared = match &result {
             Ok(_) => true,

@@ -79,9 +79,7 @@ impl Outage {
         self.failures = self.failures.saturating_add(1);
         let probing = self.state != State::Closed;
         if probing || self.failures >= FAILURES_TO_OPEN {
-            self.state = State::Open {
-                until: now + COOL_DOWN,
-            };
+            self.state = State::Open { until: now + COOL_DOWN };
         }
     }
 

@@ -10,10 +10,7 @@ use super::{pools, session, soon, target};
 
 async fn backend(conn: &mut PgConnection) -> Result<i32, Error> {
     let pid = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(conn);
-    pid.await.map_err(|source| Error::Statement {
-        doing: "ask for the backend",
-        source,
-    })
+    pid.await.map_err(|source| Error::Statement { doing: "ask for the backend", source })
 }
 
 async fn pid(pool: &Interactive) -> i32 {
@@ -29,10 +26,7 @@ async fn nap(conn: &mut PgConnection) -> Result<(), Error> {
 
 async fn divide(conn: &mut PgConnection) -> Result<(), Error> {
     let failed = sqlx::query("SELECT 1 / 0").execute(conn).await;
-    failed.map(drop).map_err(|source| Error::Statement {
-        doing: "divide",
-        source,
-    })
+    failed.map(drop).map_err(|source| Error::Statement { doing: "divide", source })
 }
 
 #[tokio::test]
@@ -116,15 +110,9 @@ async fn a_transaction_commits_when_it_succeeds_and_is_undone_when_it_fails() {
 async fn nobody_has_a_connection_without_a_permit() {
     let (pool, _) = pools(&target().await, 1);
     let lease = pool.acquire(soon()).await.unwrap();
-    let late = pool
-        .acquire(Instant::now() + Duration::from_millis(50))
-        .await
-        .unwrap_err();
+    let late = pool.acquire(Instant::now() + Duration::from_millis(50)).await.unwrap_err();
     let by_deadline = Overload::Deadline;
-    assert!(
-        matches!(late, Error::Refused { source, .. } if source == by_deadline),
-        "{late}"
-    );
+    assert!(matches!(late, Error::Refused { source, .. } if source == by_deadline), "{late}");
     drop(lease);
     pool.close();
     let closed = pool.acquire(soon()).await.unwrap_err();
@@ -164,16 +152,10 @@ async fn a_connection_that_the_server_ended_is_noticed_and_the_others_are_asked(
 async fn a_server_that_does_not_answer_costs_a_few_waits_and_then_none() {
     // The kernel takes the connections; nobody ever reads from them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!(
-        "postgres://u@{}/d?sslmode=disable",
-        silent.local_addr().unwrap()
-    );
+    let url = format!("postgres://u@{}/d?sslmode=disable", silent.local_addr().unwrap());
     let (pool, _) = pools(&Target::parse(&url, Schema::default()).unwrap(), 2);
     for _ in 0..3 {
-        let error = pool
-            .acquire(Instant::now() + Duration::from_millis(300))
-            .await
-            .unwrap_err();
+        let error = pool.acquire(Instant::now() + Duration::from_millis(300)).await.unwrap_err();
         assert!(matches!(error, Error::Deadline { .. }), "{error}");
     }
     assert!(pool.status().away);
@@ -185,10 +167,7 @@ async fn a_server_that_does_not_answer_costs_a_few_waits_and_then_none() {
 #[tokio::test]
 async fn a_server_that_refuses_connections_is_away_at_once() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!(
-        "postgres://u@{}/d?sslmode=disable",
-        closed.local_addr().unwrap()
-    );
+    let url = format!("postgres://u@{}/d?sslmode=disable", closed.local_addr().unwrap());
     drop(closed);
     let (pool, _) = pools(&Target::parse(&url, Schema::default()).unwrap(), 2);
     let mut last = None;

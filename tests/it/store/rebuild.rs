@@ -33,9 +33,7 @@ async fn dump(conn: &mut PgConnection, table: &str) -> Vec<String> {
 async fn postgres_is_a_function_of_the_log() {
     let target = target().await;
     let mut live = session(&target).await;
-    checkpoints::ensure(&mut live, partitions(), "e")
-        .await
-        .unwrap();
+    checkpoints::ensure(&mut live, partitions(), "e").await.unwrap();
     let events = log();
     let batch = placed(&events);
     project(&mut live, partition(0), &batch).await.unwrap();
@@ -49,28 +47,17 @@ async fn postgres_is_a_function_of_the_log() {
     for floor in [0, 1, 6, 14, 16, 17] {
         let plan = Plan::new(&target).unwrap();
         plan.prepare(partitions(), "e", soon()).await.unwrap();
-        plan.copy_below(&mut live, partition(0), floor)
-            .await
-            .unwrap();
+        plan.copy_below(&mut live, partition(0), floor).await.unwrap();
         let mut fresh = session(&plan.fresh()).await;
-        let kept: Vec<_> = batch
-            .iter()
-            .copied()
-            .filter(|(at, _)| *at >= floor)
-            .collect();
+        let kept: Vec<_> = batch.iter().copied().filter(|(at, _)| *at >= floor).collect();
         let (all_but_one, last) = kept.split_at(kept.len().saturating_sub(1));
-        project(&mut fresh, partition(0), all_but_one)
-            .await
-            .unwrap();
+        project(&mut fresh, partition(0), all_but_one).await.unwrap();
 
         if !last.is_empty() {
             let mut transaction = live.begin().await.unwrap();
             let old = checkpoints::lock_all(&mut transaction).await.unwrap();
             let refused = plan.swap(&mut transaction, &old).await.unwrap();
-            assert!(
-                matches!(refused, Swap::Behind { old: 16, .. }),
-                "{refused:?}"
-            );
+            assert!(matches!(refused, Swap::Behind { old: 16, .. }), "{refused:?}");
             transaction.rollback().await.unwrap();
         }
         let mut transaction = live.begin().await.unwrap();
@@ -80,11 +67,7 @@ async fn postgres_is_a_function_of_the_log() {
         transaction.commit().await.unwrap();
 
         for (table, before) in tables.iter().zip(&before) {
-            assert_eq!(
-                &dump(&mut live, table).await,
-                before,
-                "{table} with floor {floor}"
-            );
+            assert_eq!(&dump(&mut live, table).await, before, "{table} with floor {floor}");
         }
         assert_eq!(verify::gaps(&mut live, 10).await.unwrap(), []);
         plan.discard(&mut live).await.unwrap();
@@ -95,19 +78,13 @@ async fn postgres_is_a_function_of_the_log() {
 async fn readers_and_projectors_go_on_over_a_swap_with_the_sessions_they_have() {
     let target = target().await;
     let (mut live, mut reader) = (session(&target).await, session(&target).await);
-    checkpoints::ensure(&mut live, partitions(), "e")
-        .await
-        .unwrap();
+    checkpoints::ensure(&mut live, partitions(), "e").await.unwrap();
     let mut events = talk(1, 5);
-    project(&mut live, partition(0), &placed(&events))
-        .await
-        .unwrap();
+    project(&mut live, partition(0), &placed(&events)).await.unwrap();
     let plan = Plan::new(&target).unwrap();
     plan.prepare(partitions(), "e", soon()).await.unwrap();
     let mut fresh = session(&plan.fresh()).await;
-    project(&mut fresh, partition(0), &placed(&events))
-        .await
-        .unwrap();
+    project(&mut fresh, partition(0), &placed(&events)).await.unwrap();
 
     let read = async |conn: &mut PgConnection| {
         let page = page::read(conn, partition(0), conversation(1), Start::After(0), 50).await;
@@ -119,10 +96,7 @@ async fn readers_and_projectors_go_on_over_a_swap_with_the_sessions_they_have() 
     }
     let mut transaction = live.begin().await.unwrap();
     let old = checkpoints::lock_all(&mut transaction).await.unwrap();
-    assert_eq!(
-        checkpoints::lock(&mut reader, partition(0)).await.unwrap(),
-        None
-    );
+    assert_eq!(checkpoints::lock(&mut reader, partition(0)).await.unwrap(), None);
     assert_eq!(plan.swap(&mut transaction, &old).await.unwrap(), Swap::Done);
     let (swapped, seen) = tokio::join!(transaction.commit(), read(&mut reader));
     swapped.unwrap();
@@ -132,9 +106,7 @@ async fn readers_and_projectors_go_on_over_a_swap_with_the_sessions_they_have() 
     events.extend(talk(1, 8).split_off(5));
     let held = checkpoints::lock(&mut reader, partition(0)).await.unwrap();
     assert_eq!(held.unwrap().position, 5);
-    let added = project(&mut reader, partition(0), &placed(&events))
-        .await
-        .unwrap();
+    let added = project(&mut reader, partition(0), &placed(&events)).await.unwrap();
     assert_eq!(added.rows, 3);
     assert_eq!(read(&mut live).await.unwrap(), (8, 8));
 }

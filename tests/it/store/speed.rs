@@ -23,9 +23,7 @@ fn stream(lane: u16) -> Vec<Event> {
     let event = |n: u64| {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(
-            &(n % CONVERSATIONS)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .to_be_bytes(),
+            &(n % CONVERSATIONS).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(),
         );
         bytes[14..].copy_from_slice(&lane.to_be_bytes());
         let conversation = ConversationId::derive(bytes);
@@ -42,15 +40,9 @@ fn stream(lane: u16) -> Vec<Event> {
             body: Body::Message(Box::new(Message {
                 kind: "message".into(),
                 client_id: Some(client_id),
-                sender: Some(Sender {
-                    id: "ann".into(),
-                    role: Some("agent".into()),
-                    name: None,
-                }),
+                sender: Some(Sender { id: "ann".into(), role: Some("agent".into()), name: None }),
                 text: Some(text.as_str().into()),
-                data: Some(Json::from_checked(format!(
-                    "{{\"order\":{n},\"state\":\"new\"}}"
-                ))),
+                data: Some(Json::from_checked(format!("{{\"order\":{n},\"state\":\"new\"}}"))),
                 metadata: None,
             })),
         }
@@ -86,23 +78,16 @@ async fn write(target: &Target, lane: u16, events: &[Event], work: Work) -> Dura
 #[expect(clippy::cast_precision_loss, reason = "rounded to whole rows a second")]
 async fn rows_a_second() {
     let (one, two) = (stream(0), stream(1));
-    for (name, work) in [
-        ("rows", Work::Rows),
-        ("rows, heads, checkpoint", Work::RowsHeadsAndCheckpoint),
-    ] {
+    for (name, work) in
+        [("rows", Work::Rows), ("rows, heads, checkpoint", Work::RowsHeadsAndCheckpoint)]
+    {
         let alone = target().await;
         let took = write(&alone, 0, &one, work).await;
-        println!(
-            "{name}: 1 connection, {:.0} rows/s",
-            one.len() as f64 / took.as_secs_f64()
-        );
+        println!("{name}: 1 connection, {:.0} rows/s", one.len() as f64 / took.as_secs_f64());
         let both = target().await;
         let started = Instant::now();
         tokio::join!(write(&both, 0, &one, work), write(&both, 1, &two, work));
         let took = started.elapsed().as_secs_f64();
-        println!(
-            "{name}: 2 connections, {:.0} rows/s",
-            (2 * one.len()) as f64 / took
-        );
+        println!("{name}: 2 connections, {:.0} rows/s", (2 * one.len()) as f64 / took);
     }
 }

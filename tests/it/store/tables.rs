@@ -55,9 +55,7 @@ async fn a_batch_is_written_once_however_often_it_is_tried() {
     let mut conn = session(&target().await).await;
     let events = talk(1, 50);
     let batch = placed(&events);
-    checkpoints::ensure(&mut conn, partitions(), "e")
-        .await
-        .unwrap();
+    checkpoints::ensure(&mut conn, partitions(), "e").await.unwrap();
     let first = project(&mut conn, partition(1), &batch).await.unwrap();
     assert_eq!(first, inserted(50, 0));
     let again = project(&mut conn, partition(1), &batch).await.unwrap();
@@ -66,25 +64,12 @@ async fn a_batch_is_written_once_however_often_it_is_tried() {
     let overlapping = project(&mut conn, partition(1), &placed(&overlap)[40..]).await;
     assert_eq!(overlapping.unwrap(), inserted(10, 0));
 
-    let read = page::read(
-        &mut conn,
-        partition(1),
-        conversation(1),
-        Start::After(0),
-        100,
-    )
-    .await;
+    let read = page::read(&mut conn, partition(1), conversation(1), Start::After(0), 100).await;
     let read = read.unwrap();
-    assert_eq!(
-        contents(&read),
-        overlap.iter().map(respelled).collect::<Vec<_>>()
-    );
+    assert_eq!(contents(&read), overlap.iter().map(respelled).collect::<Vec<_>>());
     assert_eq!(read.checkpoint, 60);
     let head = read.head.unwrap();
-    assert_eq!(
-        (head.seq, head.position, head.status),
-        (60, 60, Status::Open)
-    );
+    assert_eq!((head.seq, head.position, head.status), (60, 60, Status::Open));
     assert_eq!(head.opened_at, overlap[0].at);
     assert_eq!(verify::gaps(&mut conn, 10).await.unwrap(), []);
     let differences = verify::compare(&mut conn, partition(1), &placed(&overlap)).await;
@@ -100,57 +85,23 @@ async fn a_late_duplicate_is_a_tombstone_at_its_own_seq() {
     events.push(repeat.clone());
     // One repeat within a batch and one in a later batch; then both batches again.
     let batch = placed(&events);
-    assert_eq!(
-        project(&mut conn, partition(0), &batch).await.unwrap(),
-        inserted(5, 1)
-    );
+    assert_eq!(project(&mut conn, partition(0), &batch).await.unwrap(), inserted(5, 1));
     repeat.seq = 7;
     let later = [(9, &repeat)];
-    assert_eq!(
-        project(&mut conn, partition(0), &later).await.unwrap(),
-        inserted(0, 1)
-    );
-    assert_eq!(
-        project(&mut conn, partition(0), &later).await.unwrap(),
-        inserted(0, 0)
-    );
-    assert_eq!(
-        project(&mut conn, partition(0), &batch).await.unwrap(),
-        inserted(0, 0)
-    );
+    assert_eq!(project(&mut conn, partition(0), &later).await.unwrap(), inserted(0, 1));
+    assert_eq!(project(&mut conn, partition(0), &later).await.unwrap(), inserted(0, 0));
+    assert_eq!(project(&mut conn, partition(0), &batch).await.unwrap(), inserted(0, 0));
 
-    let read = page::read(
-        &mut conn,
-        partition(0),
-        conversation(1),
-        Start::After(5),
-        10,
-    )
-    .await;
+    let read = page::read(&mut conn, partition(0), conversation(1), Start::After(5), 10).await;
     let read = read.unwrap();
     assert_eq!(seqs(&read), [6, 7]);
     assert_eq!(read.head.unwrap().seq, 7);
-    let grave = Content::Tombstone {
-        duplicate_of: Some(repeat.id),
-    };
-    assert_eq!(
-        (&read.entries[0].content, &read.entries[1].content),
-        (&grave, &grave)
-    );
+    let grave = Content::Tombstone { duplicate_of: Some(repeat.id) };
+    assert_eq!((&read.entries[0].content, &read.entries[1].content), (&grave, &grave));
     let first = messages::find(&mut conn, repeat.id).await.unwrap().unwrap();
     assert_eq!((first.seq, first.position), (3, 3));
-    assert_eq!(
-        verify::compare(&mut conn, partition(0), &batch)
-            .await
-            .unwrap(),
-        []
-    );
-    assert_eq!(
-        verify::compare(&mut conn, partition(0), &later)
-            .await
-            .unwrap(),
-        []
-    );
+    assert_eq!(verify::compare(&mut conn, partition(0), &batch).await.unwrap(), []);
+    assert_eq!(verify::compare(&mut conn, partition(0), &later).await.unwrap(), []);
     assert_eq!(verify::gaps(&mut conn, 10).await.unwrap(), []);
 }
 
@@ -158,9 +109,7 @@ async fn a_late_duplicate_is_a_tombstone_at_its_own_seq() {
 async fn a_seq_that_belongs_to_another_event_is_refused() {
     let mut conn = session(&target().await).await;
     let events = talk(1, 3);
-    project(&mut conn, partition(0), &placed(&events))
-        .await
-        .unwrap();
+    project(&mut conn, partition(0), &placed(&events)).await.unwrap();
     let mut other = said(1, 3, "something else");
     other.id = MessageId::derive([77; 16]);
     let error = messages::insert_batch(&mut conn, partition(0), &[(4, &other)]).await;
@@ -224,29 +173,17 @@ async fn a_buried_event_leaves_no_gap_and_is_kept_in_quarantine() {
     };
     project(&mut conn, partition(0), &batch[..1]).await.unwrap();
     for _ in 0..2 {
-        messages::bury(&mut conn, partition(0), 2, &events[1])
-            .await
-            .unwrap();
-        quarantine::insert(&mut conn, partition(0), &refused)
-            .await
-            .unwrap();
+        messages::bury(&mut conn, partition(0), 2, &events[1]).await.unwrap();
+        quarantine::insert(&mut conn, partition(0), &refused).await.unwrap();
     }
     project(&mut conn, partition(0), &batch[2..]).await.unwrap();
 
     assert_eq!(quarantine::count(&mut conn).await.unwrap(), 1);
     let listed = quarantine::list(&mut conn, 10).await.unwrap();
     assert_eq!((listed[0].0, &listed[0].1.event), (0, &refused.event));
-    assert_eq!(
-        verify::compare(&mut conn, partition(0), &batch)
-            .await
-            .unwrap(),
-        []
-    );
+    assert_eq!(verify::compare(&mut conn, partition(0), &batch).await.unwrap(), []);
     assert_eq!(verify::gaps(&mut conn, 10).await.unwrap(), []);
-    let buried = messages::find(&mut conn, events[1].id)
-        .await
-        .unwrap()
-        .unwrap();
+    let buried = messages::find(&mut conn, events[1].id).await.unwrap().unwrap();
     assert_eq!(buried.content, Content::Tombstone { duplicate_of: None });
     let again = project(&mut conn, partition(0), &batch[2..]).await.unwrap();
     assert_eq!(again, inserted(0, 0));
@@ -258,9 +195,7 @@ async fn a_page_is_bounded_in_rows_and_in_bytes_in_both_directions() {
     let mut events = talk(1, 20);
     let large = "x".repeat(60_000);
     events.extend((21..=120).map(|seq| said(1, seq, &large)));
-    project(&mut conn, partition(0), &placed(&events))
-        .await
-        .unwrap();
+    project(&mut conn, partition(0), &placed(&events)).await.unwrap();
     let mut read = async |start, limit| {
         let page = page::read(&mut conn, partition(0), conversation(1), start, limit).await;
         page.unwrap()
@@ -272,69 +207,35 @@ async fn a_page_is_bounded_in_rows_and_in_bytes_in_both_directions() {
     assert!(seqs(&read(Start::After(120), 2).await).is_empty());
     let full = read(Start::After(20), usize::MAX).await;
     let bytes: usize = contents(&full).iter().map(|event| event.body.size()).sum();
-    assert!(
-        (PAGE_BYTES_MAX..PAGE_BYTES_MAX + 61_000).contains(&bytes),
-        "{bytes}"
-    );
+    assert!((PAGE_BYTES_MAX..PAGE_BYTES_MAX + 61_000).contains(&bytes), "{bytes}");
     assert_eq!(full.head.unwrap().seq, 120);
 }
 
 #[tokio::test]
 async fn nothing_known_is_a_page_without_a_head() {
     let mut conn = session(&target().await).await;
-    let read = page::read(
-        &mut conn,
-        partition(0),
-        conversation(1),
-        Start::After(0),
-        10,
-    )
-    .await;
+    let read = page::read(&mut conn, partition(0), conversation(1), Start::After(0), 10).await;
     let read = read.unwrap();
-    assert_eq!(
-        (read.checkpoint, read.head, read.entries),
-        (0, None, Vec::new())
-    );
-    let seed = seeds::look_up(&mut conn, partition(0), conversation(1), None)
-        .await
-        .unwrap();
+    assert_eq!((read.checkpoint, read.head, read.entries), (0, None, Vec::new()));
+    let seed = seeds::look_up(&mut conn, partition(0), conversation(1), None).await.unwrap();
     assert_eq!((seed.checkpoint, seed.head, seed.stored), (0, None, None));
 }
 
 #[tokio::test]
 async fn a_seed_has_checkpoint_head_and_stored_message_of_one_moment() {
     let mut conn = session(&target().await).await;
-    checkpoints::ensure(&mut conn, partitions(), "e")
-        .await
-        .unwrap();
+    checkpoints::ensure(&mut conn, partitions(), "e").await.unwrap();
     let mut events = talk(1, 3);
     events.push(event(1, 4, Body::Closed));
-    project(&mut conn, partition(1), &placed(&events))
-        .await
-        .unwrap();
-    let mut look = async |of, id| {
-        seeds::look_up(&mut conn, partition(1), of, id)
-            .await
-            .unwrap()
-    };
+    project(&mut conn, partition(1), &placed(&events)).await.unwrap();
+    let mut look = async |of, id| seeds::look_up(&mut conn, partition(1), of, id).await.unwrap();
     let seed = look(conversation(1), Some(events[1].id)).await;
     let head = seed.head.unwrap();
-    assert_eq!(
-        (seed.checkpoint, head.seq, head.status),
-        (4, 4, Status::Closed)
-    );
+    assert_eq!((seed.checkpoint, head.seq, head.status), (4, 4, Status::Closed));
     let stored = seed.stored.unwrap();
-    assert_eq!(
-        (stored.id, stored.seq, stored.at),
-        (events[1].id, 2, events[1].at)
-    );
+    assert_eq!((stored.id, stored.seq, stored.at), (events[1].id, 2, events[1].at));
     assert_eq!(stored.fingerprint, events[1].fingerprint);
-    assert_eq!(
-        look(conversation(1), Some(MessageId::derive([8; 16])))
-            .await
-            .stored,
-        None
-    );
+    assert_eq!(look(conversation(1), Some(MessageId::derive([8; 16]))).await.stored, None);
     assert_eq!(look(conversation(2), Some(events[1].id)).await.stored, None);
 }
 
@@ -347,79 +248,38 @@ async fn a_head_grows_only_and_keeps_what_its_opening_said() {
     project(&mut conn, partition(0), &batch[..2]).await.unwrap();
     project(&mut conn, partition(0), &batch[2..]).await.unwrap();
     project(&mut conn, partition(0), &batch[..3]).await.unwrap();
-    let found = conversations::find(&mut conn, conversation(1))
-        .await
-        .unwrap()
-        .unwrap();
+    let found = conversations::find(&mut conn, conversation(1)).await.unwrap().unwrap();
     assert_eq!((found.head.seq, found.head.position), (4, 4));
-    assert_eq!(
-        (found.head.status, found.closed_at),
-        (Status::Closed, Some(events[3].at))
-    );
+    assert_eq!((found.head.status, found.closed_at), (Status::Closed, Some(events[3].at)));
     assert_eq!(found.channels.len(), 2);
     assert_eq!(found.metadata.unwrap().as_str(), r#"{"plan": "gold"}"#);
     let reopened = event(1, 5, Body::Reopened);
-    project(&mut conn, partition(0), &[(5, &reopened)])
-        .await
-        .unwrap();
-    let found = conversations::find(&mut conn, conversation(1))
-        .await
-        .unwrap()
-        .unwrap();
+    project(&mut conn, partition(0), &[(5, &reopened)]).await.unwrap();
+    let found = conversations::find(&mut conn, conversation(1)).await.unwrap().unwrap();
     assert_eq!((found.head.status, found.closed_at), (Status::Open, None));
-    assert_eq!(
-        conversations::find(&mut conn, conversation(2))
-            .await
-            .unwrap(),
-        None
-    );
+    assert_eq!(conversations::find(&mut conn, conversation(2)).await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn one_projector_at_a_time_holds_a_partition_and_its_checkpoint_never_goes_back() {
     let target = target().await;
     let (mut one, mut two) = (session(&target).await, session(&target).await);
-    checkpoints::ensure(&mut one, partitions(), "e")
-        .await
-        .unwrap();
+    checkpoints::ensure(&mut one, partitions(), "e").await.unwrap();
     let mut first = one.begin().await.unwrap();
-    let held = checkpoints::lock(&mut first, partition(0))
-        .await
-        .unwrap()
-        .unwrap();
+    let held = checkpoints::lock(&mut first, partition(0)).await.unwrap().unwrap();
     assert_eq!((held.position, held.epoch.as_str()), (0, "e"));
     let mut second = two.begin().await.unwrap();
-    assert_eq!(
-        checkpoints::lock(&mut second, partition(0)).await.unwrap(),
-        None
-    );
-    assert!(
-        checkpoints::lock(&mut second, partition(1))
-            .await
-            .unwrap()
-            .is_some()
-    );
-    checkpoints::advance(&mut first, partition(0), 9)
-        .await
-        .unwrap();
-    checkpoints::advance(&mut first, partition(0), 7)
-        .await
-        .unwrap();
+    assert_eq!(checkpoints::lock(&mut second, partition(0)).await.unwrap(), None);
+    assert!(checkpoints::lock(&mut second, partition(1)).await.unwrap().is_some());
+    checkpoints::advance(&mut first, partition(0), 9).await.unwrap();
+    checkpoints::advance(&mut first, partition(0), 7).await.unwrap();
     first.commit().await.unwrap();
-    let now = checkpoints::lock(&mut second, partition(0))
-        .await
-        .unwrap()
-        .unwrap();
+    let now = checkpoints::lock(&mut second, partition(0)).await.unwrap().unwrap();
     assert_eq!(now.position, 9);
     second.rollback().await.unwrap();
-    checkpoints::ensure(&mut two, partitions(), "other")
-        .await
-        .unwrap();
+    checkpoints::ensure(&mut two, partitions(), "other").await.unwrap();
     let all = checkpoints::read_all(&mut two).await.unwrap();
-    let seen: Vec<_> = all
-        .iter()
-        .map(|c| (c.partition, c.position, &*c.epoch))
-        .collect();
+    let seen: Vec<_> = all.iter().map(|c| (c.partition, c.position, &*c.epoch)).collect();
     assert_eq!(seen, [(0, 9, "e"), (1, 0, "e")]);
 }
 
@@ -430,12 +290,7 @@ async fn a_checkpoint_moves_only_with_the_rows_it_covers() {
     let (batch, far) = (placed(&events), soon());
     let near = std::time::Instant::now() + Duration::from_secs(1);
     let mut lease = pool.acquire(far).await.unwrap();
-    lease
-        .run(far, async |conn| {
-            checkpoints::ensure(conn, partitions(), "e").await
-        })
-        .await
-        .unwrap();
+    lease.run(far, async |conn| checkpoints::ensure(conn, partitions(), "e").await).await.unwrap();
     let failed = lease
         .transaction(far, async |conn| {
             project(conn, partition(0), &batch).await?;
@@ -460,10 +315,7 @@ async fn a_checkpoint_moves_only_with_the_rows_it_covers() {
             let held = checkpoints::lock(conn, partition(0)).await?;
             assert!(held.is_none_or(|held| held.position == 0));
             let page = page::read(conn, partition(0), conversation(1), Start::After(0), 9).await?;
-            assert_eq!(
-                (page.checkpoint, page.head, page.entries),
-                (0, None, Vec::new())
-            );
+            assert_eq!((page.checkpoint, page.head, page.entries), (0, None, Vec::new()));
             project(conn, partition(0), &batch).await
         })
         .await;
@@ -479,16 +331,8 @@ async fn every_seeded_difference_is_found() {
     let batch = placed(&events);
     project(&mut conn, partition(0), &batch).await.unwrap();
     let heads = conversations::fold(&batch);
-    assert_eq!(
-        verify::compare_heads(&mut conn, partition(0), &heads)
-            .await
-            .unwrap(),
-        []
-    );
-    assert_eq!(
-        verify::counts(&mut conn, partition(0), 4).await.unwrap(),
-        [(0, 3), (4, 3)]
-    );
+    assert_eq!(verify::compare_heads(&mut conn, partition(0), &heads).await.unwrap(), []);
+    assert_eq!(verify::counts(&mut conn, partition(0), 4).await.unwrap(), [(0, 3), (4, 3)]);
     for change in [
         "UPDATE messages SET text = 'other', data = '{\"n\": 2}' WHERE seq = 2",
         "UPDATE messages SET kind = 'tombstone', duplicate_of = id, id = NULL WHERE seq = 3",
@@ -499,9 +343,7 @@ async fn every_seeded_difference_is_found() {
         sqlx::query(change).execute(&mut conn).await.unwrap();
     }
     let columns = |names: &[&str]| What::Columns(names.iter().map(ToString::to_string).collect());
-    let found = verify::compare(&mut conn, partition(0), &batch)
-        .await
-        .unwrap();
+    let found = verify::compare(&mut conn, partition(0), &batch).await.unwrap();
     let mut found: Vec<_> = found.into_iter().map(|d| (d.seq, d.what)).collect();
     found.sort_by_key(|(seq, _)| *seq);
     let expected = [
@@ -512,27 +354,11 @@ async fn every_seeded_difference_is_found() {
     ];
     assert_eq!(found, expected);
     let gaps = verify::gaps(&mut conn, 10).await.unwrap();
-    assert_eq!(
-        (gaps[0].rows, gaps[0].seq_max, gaps[0].head_seq),
-        (5, 6, Some(7))
-    );
-    assert_eq!(
-        verify::counts(&mut conn, partition(0), 4).await.unwrap(),
-        [(0, 3), (4, 2)]
-    );
-    assert_eq!(
-        verify::compare_heads(&mut conn, partition(0), &heads)
-            .await
-            .unwrap(),
-        []
-    );
-    sqlx::query("UPDATE conversations SET head_seq = 6")
-        .execute(&mut conn)
-        .await
-        .unwrap();
-    let found = verify::compare_heads(&mut conn, partition(0), &heads)
-        .await
-        .unwrap();
+    assert_eq!((gaps[0].rows, gaps[0].seq_max, gaps[0].head_seq), (5, 6, Some(7)));
+    assert_eq!(verify::counts(&mut conn, partition(0), 4).await.unwrap(), [(0, 3), (4, 2)]);
+    assert_eq!(verify::compare_heads(&mut conn, partition(0), &heads).await.unwrap(), []);
+    sqlx::query("UPDATE conversations SET head_seq = 6").execute(&mut conn).await.unwrap();
+    let found = verify::compare_heads(&mut conn, partition(0), &heads).await.unwrap();
     assert_eq!(found[0].what, columns(&["metadata"]));
 }
 
@@ -558,14 +384,9 @@ async fn an_older_revision_of_a_tenant_or_channel_changes_nothing() {
         config: Json::from_checked(r#"{"url":"http://example.test"}"#),
         revision: 6,
     };
-    directory::upsert_channel(&mut conn, &channel)
-        .await
-        .unwrap();
+    directory::upsert_channel(&mut conn, &channel).await.unwrap();
     let names = "SELECT tenants.name || channels.name FROM tenants, channels";
-    let names: String = sqlx::query_scalar(names)
-        .fetch_one(&mut conn)
-        .await
-        .unwrap();
+    let names: String = sqlx::query_scalar(names).fetch_one(&mut conn).await.unwrap();
     assert_eq!(names, "newhook");
 }
 
@@ -599,10 +420,7 @@ async fn a_lock_that_somebody_holds_does_not_outlast_the_deadline() {
     let (_, pool) = pools(&target, 1);
     let mut other = session(&target).await;
     let mut holder = other.begin().await.unwrap();
-    sqlx::query("LOCK TABLE messages")
-        .execute(&mut *holder)
-        .await
-        .unwrap();
+    sqlx::query("LOCK TABLE messages").execute(&mut *holder).await.unwrap();
     let events = talk(1, 2);
     let batch = placed(&events);
     let mut lease = pool.acquire(soon()).await.unwrap();
@@ -626,11 +444,7 @@ async fn a_batch_can_be_written_from_a_spawned_task() {
     let task = tokio::spawn(async move {
         let batch = placed(&events);
         let mut lease = pool.acquire(soon()).await?;
-        lease
-            .transaction(soon(), async |conn| {
-                project(conn, partition(0), &batch).await
-            })
-            .await
+        lease.transaction(soon(), async |conn| project(conn, partition(0), &batch).await).await
     });
     assert_eq!(task.await.unwrap().unwrap(), inserted(10, 0));
 }

@@ -12,23 +12,13 @@ const INVARIANTS: usize = 10;
 pub(super) fn length(page: &str) -> Vec<Finding> {
     let lines = page.lines().count();
     let say = format!("{lines} lines, {LINES_MAX} at most: this page is the map, not the land");
-    (lines > LINES_MAX)
-        .then(|| Finding::new(PAGE, LINES_MAX + 1, say))
-        .into_iter()
-        .collect()
+    (lines > LINES_MAX).then(|| Finding::new(PAGE, LINES_MAX + 1, say)).into_iter().collect()
 }
 
 /// A row has a number, a sentence and the name of a test, or `arrives with …` in its place.
 pub(super) fn invariants(page: &str, code: &[&File]) -> Vec<Finding> {
-    let texts: Vec<String> = code
-        .iter()
-        .map(|file| take_apart(&file.text).code)
-        .collect();
-    let exists = |test: &str| {
-        texts
-            .iter()
-            .any(|text| text.contains(&format!("fn {test}(")))
-    };
+    let texts: Vec<String> = code.iter().map(|file| take_apart(&file.text).code).collect();
+    let exists = |test: &str| texts.iter().any(|text| text.contains(&format!("fn {test}(")));
     let (mut findings, mut next) = (Vec::new(), 1);
     for (at, line) in page.lines().enumerate() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -39,9 +29,7 @@ pub(super) fn invariants(page: &str, code: &[&File]) -> Vec<Finding> {
             continue;
         }
         next += 1;
-        let name = proof
-            .strip_prefix('`')
-            .and_then(|rest| rest.strip_suffix('`'));
+        let name = proof.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
         if !name.map_or_else(|| proof.starts_with("arrives with "), exists) {
             let say = format!("invariant {number}: no test {proof}: write it, or correct the name");
             findings.push(Finding::new(PAGE, at + 1, say));
@@ -56,18 +44,12 @@ pub(super) fn invariants(page: &str, code: &[&File]) -> Vec<Finding> {
 
 /// Every room that exists has a row in the map.
 pub(super) fn codemap(page: &str, code: &[&File]) -> Vec<Finding> {
-    let mut rooms: Vec<&str> = code
-        .iter()
-        .filter_map(|file| floors::room(&file.path))
-        .collect();
+    let mut rooms: Vec<&str> = code.iter().filter_map(|file| floors::room(&file.path)).collect();
     rooms.sort_unstable();
     rooms.dedup();
     rooms.retain(|room| !page.contains(&format!("| `{room}` |")));
     let say = |room| format!("room `{room}` is missing in the codemap: add a row");
-    rooms
-        .into_iter()
-        .map(|room| Finding::new(PAGE, 1, say(room)))
-        .collect()
+    rooms.into_iter().map(|room| Finding::new(PAGE, 1, say(room))).collect()
 }
 
 #[cfg(test)]
@@ -77,10 +59,7 @@ mod examples {
     #[test]
     fn a_long_page_and_a_room_that_is_not_on_the_map() {
         assert_eq!(length(&"line\n".repeat(201)).len(), 1);
-        let file = File {
-            path: "src/log/append.rs".to_owned(),
-            text: String::new(),
-        };
+        let file = File { path: "src/log/append.rs".to_owned(), text: String::new() };
         assert_eq!(codemap("| `store` | queries |", &[&file]).len(), 1);
         assert_eq!(codemap("| `log` | streams |", &[&file]), []);
     }
@@ -92,18 +71,11 @@ mod examples {
             (1..=10).map(row).collect::<String>()
         };
         let text = "fn held() {}\n// fn said() {}\n".to_owned();
-        let file = File {
-            path: "tests/it/a.rs".to_owned(),
-            text,
-        };
+        let file = File { path: "tests/it/a.rs".to_owned(), text };
         assert_eq!(invariants(&rows("`held`"), &[&file]), []);
         assert_eq!(invariants(&rows("arrives with live"), &[&file]), []);
         assert_eq!(invariants(&rows("`said`"), &[&file])[0].line, 3);
         assert_eq!(invariants(&rows("soon"), &[&file]).len(), 1);
-        assert_eq!(
-            invariants("| 1 | so | `held` |", &[&file]).len(),
-            1,
-            "a row taken away"
-        );
+        assert_eq!(invariants("| 1 | so | `held` |", &[&file]).len(), 1, "a row taken away");
     }
 }

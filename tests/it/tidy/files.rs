@@ -44,19 +44,12 @@ pub(super) fn purity(path: &str, text: &str) -> Vec<Finding> {
     if !text.starts_with("//! Pure:") {
         let must = decides && PURE.iter().any(|start| path.starts_with(start)) && !is_tests(path);
         let say = "this file is pure by design: begin it with `//! Pure:` and keep effects out";
-        return must
-            .then(|| Finding::new(path, 1, say))
-            .into_iter()
-            .collect();
+        return must.then(|| Finding::new(path, 1, say)).into_iter().collect();
     }
     let mut findings = Vec::new();
     for word in IMPURE {
         let say = format!("a pure file names `{word}`: take a value as an argument, or return it");
-        findings.extend(
-            lines_with(&code, word)
-                .into_iter()
-                .map(|l| Finding::new(path, l, &*say)),
-        );
+        findings.extend(lines_with(&code, word).into_iter().map(|l| Finding::new(path, l, &*say)));
     }
     if decides && !text.contains("#[cfg(test)]") {
         let say = "a pure file without tests: add `#[cfg(test)] mod tests` here or beside it";
@@ -69,9 +62,7 @@ pub(super) fn size(path: &str, text: &str) -> Vec<Finding> {
     let lines = without_tests(text).lines().count();
     let say = format!("{lines} lines, {LINES_MAX} at most: split by noun, or move tests beside it");
     let long = lines > LINES_MAX && !is_tests(path);
-    long.then(|| Finding::new(path, LINES_MAX + 1, say))
-        .into_iter()
-        .collect()
+    long.then(|| Finding::new(path, LINES_MAX + 1, say)).into_iter().collect()
 }
 
 pub(super) fn header(path: &str, text: &str) -> Vec<Finding> {
@@ -79,16 +70,11 @@ pub(super) fn header(path: &str, text: &str) -> Vec<Finding> {
     let short = lines.filter(|line| !line.trim().is_empty()).count() < 3;
     let exempt = is_tests(path) || ["src/lib.rs", "src/main.rs"].contains(&path);
     let say = "begin with three `//!` lines: what for, what it promises, what it does not do";
-    (short && !exempt)
-        .then(|| Finding::new(path, 1, say))
-        .into_iter()
-        .collect()
+    (short && !exempt).then(|| Finding::new(path, 1, say)).into_iter().collect()
 }
 
 pub(super) fn name(path: &str, _: &str) -> Vec<Finding> {
-    let parts = path
-        .split('/')
-        .map(|part| part.strip_suffix(".rs").unwrap_or(part));
+    let parts = path.split('/').map(|part| part.strip_suffix(".rs").unwrap_or(part));
     let empty = parts.filter(|part| EMPTY_NAMES.contains(part));
     let say = |part| format!("`{part}` says nothing: name it after the thing it holds");
     empty.map(|part| Finding::new(path, 1, say(part))).collect()
@@ -109,10 +95,7 @@ pub(super) fn rooms(paths: &[String]) -> Vec<Finding> {
     }
     // `src` holds one front file for each room, `src/cli` one file for each command.
     folders.retain(|folder, _| !["src", "src/cli"].contains(folder));
-    for (folder, count) in folders
-        .into_iter()
-        .filter(|&(_, n)| n > FILES_IN_A_FOLDER_MAX)
-    {
+    for (folder, count) in folders.into_iter().filter(|&(_, n)| n > FILES_IN_A_FOLDER_MAX) {
         let say = format!("{count} files, {FILES_IN_A_FOLDER_MAX} at most: the room is two rooms");
         findings.push(Finding::new(folder, 1, say));
     }
@@ -122,10 +105,7 @@ pub(super) fn rooms(paths: &[String]) -> Vec<Finding> {
 pub(super) fn sleeps(path: &str, text: &str) -> Vec<Finding> {
     let say = "a test sleeps: wait for a condition with a deadline, or call `step()`";
     let lines = lines_with(&take_apart(text).code, "sleep(");
-    lines
-        .into_iter()
-        .map(|line| Finding::new(path, line, say))
-        .collect()
+    lines.into_iter().map(|line| Finding::new(path, line, say)).collect()
 }
 
 pub(super) fn reminders(path: &str, text: &str) -> Vec<Finding> {
@@ -181,28 +161,14 @@ mod examples {
     fn an_impure_or_untested_pure_file() {
         let tested = "#[cfg(test)]\nmod tests {}\n";
         let with = |body: &str| purity("src/a/b.rs", &format!("//! Pure: b.\n{body}\n{tested}"));
-        for line in [
-            "async fn f() {}",
-            "use tokio::time;",
-            "std::fs::read(p)",
-            "x.await;",
-        ] {
+        for line in ["async fn f() {}", "use tokio::time;", "std::fs::read(p)", "x.await;"] {
             assert_eq!(with(line)[0].line, 2, "{line}");
         }
-        for line in [
-            "Instant::now()",
-            "rand::rng()",
-            "tracing::info!()",
-            "metrics::counter!()",
-        ] {
+        for line in ["Instant::now()", "rand::rng()", "tracing::info!()", "metrics::counter!()"] {
             assert_eq!(with(line).len(), 1, "{line}");
         }
         assert_eq!(with("fn f(now: Instant) {} // async tokio"), []);
-        assert_eq!(
-            purity("src/a/b.rs", "//! Pure: b.\nfn f() {}").len(),
-            1,
-            "no tests"
-        );
+        assert_eq!(purity("src/a/b.rs", "//! Pure: b.\nfn f() {}").len(), 1, "no tests");
         assert_eq!(purity("src/a/b.rs", "//! Pure: b.\nconst A: u8 = 1;"), []);
         assert_eq!(
             purity("src/event/id.rs", "//! Ids.\nfn f() {}").len(),
@@ -215,13 +181,7 @@ mod examples {
     fn a_long_file_and_one_without_a_header() {
         let long = "let a = 1;\n".repeat(401);
         assert_eq!(size("src/a.rs", &long).len(), 1);
-        assert_eq!(
-            size(
-                "src/a.rs",
-                &format!("\n#[cfg(test)]\nmod tests {{\n{long}}}")
-            ),
-            []
-        );
+        assert_eq!(size("src/a.rs", &format!("\n#[cfg(test)]\nmod tests {{\n{long}}}")), []);
         assert_eq!(header("src/a.rs", "//! One.\n//!\n//! Three.\n").len(), 1);
         assert_eq!(header("src/a.rs", "//! One.\n//! Two.\n//! Three.\n"), []);
     }
@@ -232,35 +192,19 @@ mod examples {
         assert_eq!(name("src/core/a.rs", "").len(), 1);
         assert_eq!(name("src/log/append.rs", ""), []);
         assert_eq!(rooms(&["src/a/b/c/d.rs".to_owned()]).len(), 1);
-        let crowd = |folder: &str| {
-            (0..11)
-                .map(|n| format!("{folder}/f{n}.rs"))
-                .collect::<Vec<_>>()
-        };
+        let crowd = |folder: &str| (0..11).map(|n| format!("{folder}/f{n}.rs")).collect::<Vec<_>>();
         assert_eq!(rooms(&crowd("src/store"))[0].path, "src/store");
         assert_eq!(rooms(&crowd("src/cli")), []);
     }
 
     #[test]
     fn a_sleep_a_bare_reminder_and_a_private_word() {
-        assert_eq!(
-            sleeps("tests/it/a.rs", "\ntokio::time::sleep(d).await;")[0].line,
-            2
-        );
-        assert_eq!(
-            sleeps("tests/it/a.rs", "// sleep(d)\nlet no_sleep = \"sleep(1)\";"),
-            []
-        );
+        assert_eq!(sleeps("tests/it/a.rs", "\ntokio::time::sleep(d).await;")[0].line, 2);
+        assert_eq!(sleeps("tests/it/a.rs", "// sleep(d)\nlet no_sleep = \"sleep(1)\";"), []);
         let reminder = concat!("// TO", "DO");
-        assert_eq!(
-            reminders("src/a.rs", &format!("{reminder}: later")).len(),
-            1
-        );
+        assert_eq!(reminders("src/a.rs", &format!("{reminder}: later")).len(), 1);
         assert_eq!(reminders("src/a.rs", &format!("{reminder}(#7): later")), []);
-        assert_eq!(
-            words("README.md", concat!("a\nhttps://pypi", ".org/x"))[0].line,
-            2
-        );
+        assert_eq!(words("README.md", concat!("a\nhttps://pypi", ".org/x"))[0].line, 2);
         assert_eq!(words("README.md", "a workshop/at home"), []);
     }
 }

@@ -11,15 +11,7 @@ const FLOORS: [&[&str]; 7] = [
     &["admission", "readiness", "lifecycle"],
     &["log", "store"],
     &["journal", "directory"],
-    &[
-        "ingest",
-        "projection",
-        "history",
-        "live",
-        "routing",
-        "delivery",
-        "operate",
-    ],
+    &["ingest", "projection", "history", "live", "routing", "delivery", "operate"],
     &["api", "console"],
     &["main", "cli", "config", "telemetry", "sandbox"],
 ];
@@ -28,11 +20,8 @@ const WORDS: usize = 0;
 const WIRING: usize = 6;
 
 /// A dependency and the rooms that may name it.
-const GATES: [(&str, &[&str]); 3] = [
-    ("async_nats", &["log"]),
-    ("sqlx", &["store"]),
-    ("axum", &["api", "console"]),
-];
+const GATES: [(&str, &[&str]); 3] =
+    [("async_nats", &["log"]), ("sqlx", &["store"]), ("axum", &["api", "console"])];
 
 /// Benchmarks compare with the bare log and the bare database, so they may name both.
 const BENCHMARKS: &str = "src/cli/bench";
@@ -84,17 +73,9 @@ pub(super) fn imports(path: &str, text: &str) -> Vec<Finding> {
             findings.push(Finding::new(path, line, say));
         }
     }
-    let upward = if path.matches('/').count() == 1 {
-        "super::"
-    } else {
-        "super::super::"
-    };
+    let upward = if path.matches('/').count() == 1 { "super::" } else { "super::super::" };
     for line in lines_with(without_tests(&code), upward) {
-        findings.push(Finding::new(
-            path,
-            line,
-            format!("`{upward}` hides a room: say `crate::`"),
-        ));
+        findings.push(Finding::new(path, line, format!("`{upward}` hides a room: say `crate::`")));
     }
     findings
 }
@@ -117,9 +98,7 @@ fn named_rooms(code: &str) -> Vec<(usize, &str)> {
             }
             let line = code[..at].matches('\n').count() + 1;
             let rest = &code[at + root.len()..];
-            let names = rest
-                .strip_prefix('{')
-                .map_or_else(|| vec![first_word(rest)], group);
+            let names = rest.strip_prefix('{').map_or_else(|| vec![first_word(rest)], group);
             found.extend(names.into_iter().map(|name| (line, name)));
         }
     }
@@ -161,11 +140,7 @@ pub(super) fn gates(path: &str, text: &str) -> Vec<Finding> {
         }
         let allowed = rooms.join(" and ");
         let say = format!("only {allowed} may name `{name}`: give that room a function for this");
-        findings.extend(
-            lines_with(&code, name)
-                .into_iter()
-                .map(|l| Finding::new(path, l, &*say)),
-        );
+        findings.extend(lines_with(&code, name).into_iter().map(|l| Finding::new(path, l, &*say)));
     }
     findings
 }
@@ -177,9 +152,7 @@ pub(super) fn sql(path: &str, text: &str) -> Vec<Finding> {
     }
     let strings = take_apart(text).strings;
     let found = SQL.iter().flat_map(|word| lines_with(&strings, word));
-    found
-        .map(|line| Finding::new(path, line, "SQL outside store: move the query there"))
-        .collect()
+    found.map(|line| Finding::new(path, line, "SQL outside store: move the query there")).collect()
 }
 
 #[cfg(test)]
@@ -188,35 +161,12 @@ mod examples {
 
     #[test]
     fn an_import_up_sideways_or_of_the_wiring() {
-        assert_eq!(
-            imports("src/log.rs", "use crate::journal::Tail;").len(),
-            1,
-            "up"
-        );
-        assert_eq!(
-            imports("src/history/page.rs", "\nuse crate::{clock, ingest::A};")[0].line,
-            2
-        );
-        assert_eq!(
-            imports("src/api.rs", "fn f() { crate::config::read() }").len(),
-            1,
-            "wiring"
-        );
-        assert_eq!(
-            imports("src/telemetry.rs", "use crate::cli;").len(),
-            1,
-            "cli"
-        );
-        assert_eq!(
-            imports("src/attic.rs", "").len(),
-            1,
-            "a room without a floor"
-        );
-        assert_eq!(
-            imports("src/api/a.rs", "use super::super::live;").len(),
-            1,
-            "by super"
-        );
+        assert_eq!(imports("src/log.rs", "use crate::journal::Tail;").len(), 1, "up");
+        assert_eq!(imports("src/history/page.rs", "\nuse crate::{clock, ingest::A};")[0].line, 2);
+        assert_eq!(imports("src/api.rs", "fn f() { crate::config::read() }").len(), 1, "wiring");
+        assert_eq!(imports("src/telemetry.rs", "use crate::cli;").len(), 1, "cli");
+        assert_eq!(imports("src/attic.rs", "").len(), 1, "a room without a floor");
+        assert_eq!(imports("src/api/a.rs", "use super::super::live;").len(), 1, "by super");
     }
 
     #[test]
@@ -224,52 +174,28 @@ mod examples {
         let text = "use crate::{clock::Clock, log, journal::{Tail, Writer}};\n// crate::api\n";
         assert_eq!(imports("src/ingest/draft.rs", text), []);
         assert_eq!(imports("src/main.rs", "use forebay::cli;"), []);
+        assert_eq!(imports("src/cli/serve.rs", "use crate::{api, config, ingest};"), []);
         assert_eq!(
-            imports("src/cli/serve.rs", "use crate::{api, config, ingest};"),
+            imports("src/journal/ring.rs", "use super::Tail; use crate::journal::keys;"),
             []
         );
-        assert_eq!(
-            imports(
-                "src/journal/ring.rs",
-                "use super::Tail; use crate::journal::keys;"
-            ),
-            []
-        );
-        assert_eq!(
-            imports("src/event/id.rs", "use crate::clock::Timestamp;"),
-            []
-        );
+        assert_eq!(imports("src/event/id.rs", "use crate::clock::Timestamp;"), []);
         assert_eq!(imports("src/lib.rs", "pub mod anything;"), []);
     }
 
     #[test]
     fn a_dependency_outside_its_room() {
-        assert_eq!(
-            gates("src/api.rs", "let a = 1;\nuse sqlx::PgPool;")[0].line,
-            2
-        );
+        assert_eq!(gates("src/api.rs", "let a = 1;\nuse sqlx::PgPool;")[0].line, 2);
         assert_eq!(gates("src/journal.rs", "async_nats::connect();").len(), 1);
         assert_eq!(gates("src/history.rs", "use axum::Json;").len(), 1);
         assert_eq!(gates("src/store/pool.rs", "use sqlx::PgPool; // axum"), []);
-        assert_eq!(
-            gates(
-                "src/cli/bench/raw.rs",
-                "use sqlx::PgPool; use async_nats as n;"
-            ),
-            []
-        );
+        assert_eq!(gates("src/cli/bench/raw.rs", "use sqlx::PgPool; use async_nats as n;"), []);
     }
 
     #[test]
     fn a_query_outside_the_store() {
         assert_eq!(sql("src/history.rs", "let q = \"SELECT 1\";").len(), 1);
-        assert_eq!(
-            sql(
-                "src/history.rs",
-                "// SELECT 1\nlet q = \"select a tenant\";"
-            ),
-            []
-        );
+        assert_eq!(sql("src/history.rs", "// SELECT 1\nlet q = \"select a tenant\";"), []);
         assert_eq!(sql("src/store/page.rs", "let q = \"SELECT 1\";"), []);
     }
 }

@@ -26,9 +26,7 @@ pub(super) fn take_apart(text: &str) -> Parts {
         for &c in &chars[at..end] {
             let blank = if c == '\n' { c } else { ' ' };
             parts.code.push(if kind == Kind::Code { c } else { blank });
-            parts
-                .strings
-                .push(if kind == Kind::Text { c } else { blank });
+            parts.strings.push(if kind == Kind::Text { c } else { blank });
         }
         at = end;
     }
@@ -37,10 +35,9 @@ pub(super) fn take_apart(text: &str) -> Parts {
 
 fn token(rest: &[char]) -> (Kind, usize) {
     match rest {
-        ['/', '/', ..] => (
-            Kind::Comment,
-            rest.iter().position(|&c| c == '\n').unwrap_or(rest.len()),
-        ),
+        ['/', '/', ..] => {
+            (Kind::Comment, rest.iter().position(|&c| c == '\n').unwrap_or(rest.len()))
+        }
         ['/', '*', ..] => (Kind::Comment, block_comment(rest)),
         ['"', ..] => (Kind::Text, quoted(rest, '"')),
         ['r', '"' | '#', ..] => raw(rest).map_or((Kind::Code, 1), |length| (Kind::Text, length)),
@@ -83,11 +80,7 @@ fn raw(rest: &[char]) -> Option<usize> {
     let ends = |at: &usize| {
         rest[*at] == '"' && rest[at + 1..].iter().take_while(|&&c| c == '#').count() >= hashes
     };
-    Some(
-        (body..rest.len())
-            .find(ends)
-            .map_or(rest.len(), |at| at + 1 + hashes),
-    )
+    Some((body..rest.len()).find(ends).map_or(rest.len(), |at| at + 1 + hashes))
 }
 
 /// The part before the module of tests that stands at the end of a file.
@@ -97,9 +90,7 @@ pub(super) fn without_tests(text: &str) -> &str {
         line.is_some_and(|line| line.starts_with("mod ") && line.ends_with('{'))
     };
     let mut starts = text.match_indices("\n#[cfg(test)]\n").map(|(at, _)| at);
-    starts
-        .find(|&at| module(&text[at..]))
-        .map_or(text, |at| &text[..=at])
+    starts.find(|&at| module(&text[at..])).map_or(text, |at| &text[..=at])
 }
 
 /// Lines (from 1) on which `word` stands, not as a part of a longer word.
@@ -108,17 +99,10 @@ pub(super) fn lines_with(code: &str, word: &str) -> Vec<usize> {
     let stands = |line: &str| {
         line.match_indices(word).any(|(at, _)| {
             !joins(line[..at].chars().next_back(), word.chars().next())
-                && !joins(
-                    line[at + word.len()..].chars().next(),
-                    word.chars().next_back(),
-                )
+                && !joins(line[at + word.len()..].chars().next(), word.chars().next_back())
         })
     };
-    code.lines()
-        .enumerate()
-        .filter(|(_, line)| stands(line))
-        .map(|(at, _)| at + 1)
-        .collect()
+    code.lines().enumerate().filter(|(_, line)| stands(line)).map(|(at, _)| at + 1).collect()
 }
 
 pub(super) fn is_word(c: Option<char>) -> bool {
@@ -140,17 +124,8 @@ fn comments_and_strings_are_not_code() {
 
 #[test]
 fn a_word_is_found_only_where_it_stands_alone() {
-    assert_eq!(
-        lines_with("sqlx_like\nuse sqlx::query;\nmy.sqlx", "sqlx"),
-        [2, 3]
-    );
+    assert_eq!(lines_with("sqlx_like\nuse sqlx::query;\nmy.sqlx", "sqlx"), [2, 3]);
     assert_eq!(lines_with("x.await?", ".await"), [1]);
-    assert_eq!(
-        without_tests("a\n#[cfg(test)]\n#[expect(x)]\nmod tests {\n}\n"),
-        "a\n"
-    );
-    assert_eq!(
-        without_tests("a\n#[cfg(test)]\nmod tests;\nb"),
-        "a\n#[cfg(test)]\nmod tests;\nb"
-    );
+    assert_eq!(without_tests("a\n#[cfg(test)]\n#[expect(x)]\nmod tests {\n}\n"), "a\n");
+    assert_eq!(without_tests("a\n#[cfg(test)]\nmod tests;\nb"), "a\n#[cfg(test)]\nmod tests;\nb");
 }
