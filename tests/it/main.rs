@@ -5,7 +5,10 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
     missing_docs,
+    unreachable_pub,
     clippy::allow_attributes,
     reason = "helpers of tests may do what tests may"
 )]
