@@ -152,7 +152,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         metrics: &metrics,
         board: &board,
     };
-    house.supervise_background(migrated);
+    house.supervise_background(migrated, &directory);
     house.supervise_watch((interactive.clone(), exporter.clone()));
     let ingest = Ingest::new(
         (journal.clone(), interactive.clone()),
