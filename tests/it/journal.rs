@@ -58,7 +58,7 @@ async fn append(journal: &Journal, draft: Draft) -> Result<Verdict, forebay::jou
 
 /// Sends the same draft until it is acknowledged, as a client does.
 async fn insist(journal: &Journal, draft: &Draft) -> Receipt {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     loop {
         match append(journal, draft.clone()).await {

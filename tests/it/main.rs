@@ -6,10 +6,12 @@
     clippy::disallowed_methods,
     clippy::unwrap_used,
     missing_docs,
+    unreachable_pub,
     clippy::allow_attributes,
     reason = "helpers of tests may do what tests may"
 )]
 
+mod api;
 mod bucket;
 mod directory;
 mod journal;
