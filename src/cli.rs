@@ -94,7 +94,7 @@ enum Command {
     Config(settings::ConfigArguments),
     /// Ask a running server whether it is ready; exit code 3 when it is not
     Healthcheck(operator::HealthArguments),
-    /// Run a command beside a private Postgres and nats-server: DATABASE_URL and NATS_URL are set for it
+    /// Run a command beside a private Postgres and nats-server, with their addresses in its environment
     Sandbox(sandbox::Arguments),
 }
 

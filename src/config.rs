@@ -161,6 +161,14 @@ impl Config {
     }
 }
 
+impl Config {
+    /// What the pools are opened with.
+    pub fn store(&self) -> store::Settings {
+        let (interactive, background) = self.pools;
+        store::Settings { target: self.database.clone(), interactive, background }
+    }
+}
+
 impl Reader<'_> {
     /// The value of a setting: as it is given, else from its file, else its default.
     fn value(&mut self, name: &'static str) -> Option<String> {

@@ -5,13 +5,9 @@
 pub mod draft;
 pub mod fold;
 mod follower;
-pub mod heads;
-pub mod keys;
 mod opening;
-pub mod ring;
 pub mod sequencer;
 pub mod snapshot;
-mod staging;
 pub mod tail;
 pub mod turns;
 mod writer;
@@ -29,7 +25,8 @@ use crate::log::Log;
 use crate::metrics::Metrics;
 
 pub use draft::{Draft, Intent, Receipt, Unanswered, Verdict};
-pub use heads::{Head, Seed, Status, Stored};
+pub use fold::heads::{Head, Seed, Status, Stored};
+pub use fold::{heads, keys, ring};
 pub use opening::{Recall, Saved};
 pub use tail::{Busy, Place, Span, Tail};
 
@@ -169,7 +166,8 @@ impl Journal {
                 rng: rand::SeedableRng::from_rng(&mut opening.rng),
                 metrics: opening.metrics.journal[partition.index()].clone(),
             };
-            supervise(supervisor, writer::Writer::new(parts), (follow, tail.clone(), arriving));
+            let following = (follow, opening.node, tail.clone(), arriving);
+            supervise(supervisor, writer::Writer::new(parts), following);
             tails.push(tail);
             inboxes.push(inbox);
         }
@@ -244,9 +242,9 @@ impl Journal {
 fn supervise(
     supervisor: &Supervisor,
     writer: writer::Writer,
-    following: (crate::log::Follow, Tail, mpsc::Sender<follower::Arrival>),
+    following: (crate::log::Follow, NodeId, Tail, mpsc::Sender<follower::Arrival>),
 ) {
-    let partition = following.1.partition();
+    let partition = following.2.partition();
     let (mut writer, mut following) = (Some(writer), Some(following));
     supervisor.supervise(Kind::Writer, format!("writer {partition}"), move |stop| {
         let writer = writer.take();
@@ -261,7 +259,9 @@ fn supervise(
         let following = following.take();
         async move {
             match following {
-                Some((follow, tail, arriving)) => follower::run(follow, tail, arriving, stop).await,
+                Some((follow, node, tail, arriving)) => {
+                    follower::run(follow, node, (tail, arriving), stop).await
+                }
                 None => Err(Error::FollowerGone),
             }
         }

@@ -9,7 +9,6 @@ pub mod messages;
 pub mod pool;
 pub mod quarantine;
 pub mod rebuild;
-mod savepoint;
 pub mod schema;
 pub mod session;
 pub mod verify;
@@ -19,8 +18,8 @@ use sqlx::migrate::MigrateError;
 use crate::admission::Overload;
 
 pub use messages::{page, seeds};
+pub use pool::savepoint;
 pub use pool::{Background, Interactive, Lease, Limits, Settings, open};
-pub use savepoint::savepoint;
 pub use session::{Schema, Target};
 pub use sqlx::PgConnection;
 

@@ -97,7 +97,8 @@ async fn send_batch(
 }
 
 impl Sends {
-    async fn one(
+    /// Sends one message. Also called without the router (`Frame::answer`).
+    pub(super) async fn one(
         &self,
         conversation: ConversationId,
         request: Request,

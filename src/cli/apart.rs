@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::sandbox::Scratch;
 use super::{operator, say};
 use crate::clock::Clock;
-use crate::event::{ConversationId, Partitions, Record, TenantId};
+use crate::event::{ConversationId, Partitions, Record};
 use crate::load::{Entry, entries_of};
 use crate::log::{Log, Namespace, Settings};
 use crate::sandbox::{Durability, Install, Nats, Options, Postgres, provide};
@@ -27,7 +27,7 @@ const DATABASE: &str = "forebay";
 const ADMIN_TOKEN: &str = "operator-of-the-benchmark";
 
 /// Longest wait for the server to be ready.
-const READY_MAX: Duration = Duration::from_secs(60);
+const READY_MAX: Duration = Duration::from_mins(1);
 
 /// How often it is asked whether it is.
 const READY_PAUSE: Duration = Duration::from_millis(50);
@@ -77,7 +77,6 @@ impl Services {
 pub(crate) struct Apart {
     pub(crate) url: String,
     pub(crate) pid: u32,
-    pub(crate) tenant: TenantId,
     pub(crate) api_key: String,
     child: Child,
 }
@@ -85,7 +84,6 @@ pub(crate) struct Apart {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Created {
-    id: TenantId,
     api_key: String,
 }
 
@@ -116,8 +114,8 @@ impl Apart {
         let pid = child.id().context("the server has ended")?;
         let url = format!("http://{listen}");
         wait_until_ready(&url, &mut child, clock.now() + READY_MAX, clock).await?;
-        let Created { id, api_key } = create_tenant(&listen).await?;
-        Ok(Self { url, pid, tenant: id, api_key, child })
+        let Created { api_key } = create_tenant(&listen).await?;
+        Ok(Self { url, pid, api_key, child })
     }
 
     /// Lets it drain and waits for its end.

@@ -52,7 +52,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 
 /// What all benchmarks take.
 #[derive(Args, Clone, Debug)]
-pub struct Common {
+pub(super) struct Common {
     /// Rounds of each variant; the median is told
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,
@@ -86,7 +86,7 @@ const WARMUP: Duration = Duration::from_secs(1);
 
 /// Arguments of `bench send`.
 #[derive(Args, Clone, Debug)]
-pub struct SendArguments {
+pub(super) struct SendArguments {
     /// Connections, one measurement each
     #[arg(long, value_delimiter = ',', default_value = "64,256")]
     pub connections: Vec<u16>,
@@ -222,16 +222,15 @@ async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()
     arguments.tell(&found)
 }
 
+/// How a node of `bench append` appends.
+type Appending = BoxFuture<'static, Result<Vec<Verdict>, journal::Error>>;
+
 /// A node of `bench append`: its journal, and its counts from its page of metrics.
 fn node(
     server: &Server,
     clock: &Clock,
 ) -> append::Node<
-    impl Fn(Vec<Draft>) -> BoxFuture<'static, Result<Vec<Verdict>, journal::Error>>
-    + Clone
-    + Send
-    + Sync
-    + 'static,
+    impl Fn(Vec<Draft>) -> Appending + Clone + Send + Sync + 'static,
     impl Fn() -> append::Counts,
 > {
     let (journal, clock) = (server.journal.clone(), clock.clone());
@@ -239,7 +238,7 @@ fn node(
     append::Node {
         append: move |drafts: Vec<Draft>| {
             let (journal, clock) = (journal.clone(), clock.clone());
-            let appending: BoxFuture<'static, _> = Box::pin(async move {
+            let appending: Appending = Box::pin(async move {
                 let bytes = drafts.iter().map(|draft| draft.body.size()).sum();
                 let conversation = drafts[0].conversation;
                 let place =
@@ -259,7 +258,7 @@ fn node(
 
 /// Arguments of `bench append`.
 #[derive(Args, Clone, Debug)]
-pub struct AppendArguments {
+pub(super) struct AppendArguments {
     /// Callers, each with one event under way
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     pub callers: u16,
@@ -270,7 +269,7 @@ pub struct AppendArguments {
 
 impl AppendArguments {
     /// What `bench::append::run` takes.
-    pub fn options(
+    pub(super) fn options(
         &self,
         tenant: TenantId,
         conversations: Vec<ConversationId>,
@@ -295,7 +294,7 @@ impl AppendArguments {
     ///
     /// # Errors
     /// When the file cannot be written or the audit is not clean.
-    pub fn tell(&self, found: &append::Report) -> anyhow::Result<()> {
+    pub(super) fn tell(&self, found: &append::Report) -> anyhow::Result<()> {
         tell(&report::of_append(found), found, self.common.json.as_deref())?;
         verdict(found.audit)
     }

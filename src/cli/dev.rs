@@ -38,6 +38,10 @@ const REVIVAL: Backoff =
 
 /// Arguments of `forebay dev`.
 #[derive(Args, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own on the command line"
+)]
 pub(crate) struct Arguments {
     /// Keep nothing: the data is removed at the end
     #[arg(long)]
@@ -96,7 +100,6 @@ pub(crate) struct House {
     pub(crate) postgres: Postgres,
     pub(crate) nats: Nats,
     pub(crate) server: Server,
-    pub(crate) config: Config,
     pub(crate) state: State,
     pub(crate) root: PathBuf,
     scratch: Option<Scratch>,
@@ -156,7 +159,7 @@ impl House {
             set.map(|(_, value)| value.clone()).or_else(|| config::environment(name))
         };
         let config = Config::read(&look_up)?;
-        let server = serve::start(config.clone(), clock.clone(), super::seed()).await?;
+        let server = serve::start(config, clock.clone(), super::seed()).await?;
         let (tenant_id, api_key) = demo_tenant(&server, before.as_ref(), clock).await?;
         let conversation_id = demo_conversation(&server, tenant_id, clock).await?;
         let state = State {
@@ -170,7 +173,7 @@ impl House {
             nats: Service { url: nats_url, pid: nats.pid() },
         };
         write_state(&options.root, &state)?;
-        Ok(Self { postgres, nats, server, config, state, root: options.root, scratch })
+        Ok(Self { postgres, nats, server, state, root: options.root, scratch })
     }
 
     /// Watches the services and the server until a signal; a dead service is started again.

@@ -75,7 +75,10 @@ pub(crate) async fn streams(command: Streams) -> anyhow::Result<()> {
                 print(&format!("{drift}{remedy}"));
             }
             match drifts.len() {
-                0 => Ok(say("the streams are as they should be")),
+                0 => {
+                    say("the streams are as they should be");
+                    Ok(())
+                }
                 count => Err(Failed::Found(format!("{count} difference(s)")).into()),
             }
         }
@@ -84,10 +87,10 @@ pub(crate) async fn streams(command: Streams) -> anyhow::Result<()> {
 
 /// A mismatch of the streams is a conflict; everything else is a failure.
 fn refused(error: crate::log::Error) -> anyhow::Error {
-    match error {
-        crate::log::Error::Streams(mismatch) => Failed::Conflict(mismatch.to_string()).into(),
-        other => other.into(),
+    if let crate::log::Error::Streams(mismatch) = &error {
+        return Failed::Conflict(mismatch.to_string()).into();
     }
+    error.into()
 }
 
 /// Projects the log anew.
@@ -115,9 +118,7 @@ pub(crate) async fn verify(config: &Config) -> anyhow::Result<()> {
     let log = Log::connect(config.log.clone()).await?;
     let shape = streams::shape(&log).await.map_err(refused)?;
     let clock = Clock::system();
-    let (interactive, background) = (config.pools.0, config.pools.1);
-    let settings = store::Settings { target: config.database.clone(), interactive, background };
-    let (_interactive, database) = store::open(&settings, &clock);
+    let (_interactive, database) = store::open(&config.store(), &clock);
     let (partitions, epoch) = (shape.partitions, shape.epoch);
     let verifier = Verifier { log, partitions, epoch, database, clock };
     let bar = counter("events compared");

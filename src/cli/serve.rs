@@ -2,8 +2,9 @@
 //! Promises that two servers can run in one process: nothing here is global.
 //! Does not decide; it connects.
 
+mod house;
+
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rand::SeedableRng;
@@ -11,6 +12,8 @@ use rand::rngs::StdRng;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
+
+use house::House;
 
 use crate::api;
 use crate::clock::Clock;
@@ -22,11 +25,7 @@ use crate::ingest::Ingest;
 use crate::journal::{self, Journal, Recall, snapshot};
 use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::{self, Log, streams};
-use crate::metrics::Metrics;
-use crate::operate::janitor::Janitor;
-use crate::operate::watch::Watch;
-use crate::projection::{self, Projector};
-use crate::readiness::{Board, Check};
+use crate::readiness::Board;
 use crate::store::{self, Background, Interactive, checkpoints, schema};
 use crate::telemetry::{self, Exporter};
 
@@ -35,9 +34,6 @@ const DIRECTORY_MAX: Duration = Duration::from_secs(20);
 
 /// Longest wait for Postgres when the server starts; without it the log alone says where to begin.
 const DATABASE_MAX: Duration = Duration::from_secs(5);
-
-/// How often the samples of histograms are folded; between two folds they are kept one by one.
-const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a server does not start or run.
 #[derive(Debug, thiserror::Error)]
@@ -129,12 +125,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     let epoch = format!("{:08x}", rand::RngExt::random::<u32>(&mut rng));
     let shape = streams::apply(&log, &epoch).await?;
     let (metrics, exporter) = telemetry::metrics(shape.partitions.count())?;
-    let settings = store::Settings {
-        target: config.database.clone(),
-        interactive: config.pools.0,
-        background: config.pools.1,
-    };
-    let (interactive, background) = store::open(&settings, &clock);
+    let (interactive, background) = store::open(&config.store(), &clock);
     let directory = open_directory(&log, &supervisor, &config, (&clock, &mut rng)).await?;
     let migrated = migrate(config.database.clone(), shape.clone(), clock.clone()).await;
     let recalls = recall(&log, shape.partitions, &background, &clock).await;
@@ -171,11 +162,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         metrics.ingest.clone(),
     );
     let history = History::new(journal.clone(), interactive.clone(), clock.clone());
-    let listener = api::listen::bind(config.listen)
-        .await
-        .map_err(|source| Error::Bind { address: config.listen, source })?;
-    let address =
-        listener.local_addr().map_err(|source| Error::Bind { address: config.listen, source })?;
+    let (listener, address) = bind(config.listen).await?;
     let rooms = api::Rooms {
         directory: directory.clone(),
         ingest: ingest.clone(),
@@ -229,6 +216,12 @@ pub async fn run(
         None if clean => Ok(()),
         None => Err(Error::Forced),
     }
+}
+
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let bound = api::listen::bind(address).await;
+    let bound = bound.and_then(|listener| listener.local_addr().map(|own| (listener, own)));
+    bound.map_err(|source| Error::Bind { address, source })
 }
 
 /// Waits until nobody holds the other end of standard input any more.
@@ -304,132 +297,4 @@ async fn recall(
         recalls.push(Recall { checkpoint, snapshot });
     }
     recalls
-}
-
-/// What the tasks of a server are given.
-struct House<'a> {
-    config: &'a Config,
-    clock: Clock,
-    supervisor: &'a Supervisor,
-    shape: &'a streams::Shape,
-    log: &'a Log,
-    journal: &'a Journal,
-    background: &'a Background,
-    metrics: &'a Metrics,
-    board: &'a Board,
-}
-
-impl House<'_> {
-    /// Projection, janitor and snapshots.
-    fn supervise_background(&self, migrated: bool) {
-        let parts = projection::Parts {
-            journal: self.journal.clone(),
-            log: self.log.clone(),
-            epoch: self.shape.epoch.clone(),
-            database: self.background.clone(),
-            clock: self.clock.clone(),
-        };
-        let (database, shape) = (self.config.database.clone(), self.shape.clone());
-        let (board, clock) = (self.board.clone(), self.clock.clone());
-        let mut done = migrated;
-        self.supervisor.supervise(Kind::Pool, "migration", move |_stop| {
-            let is_done = std::mem::replace(&mut done, false);
-            let (board, at) = (board.clone(), clock.clone());
-            let migrating = migrate(database.clone(), shape.clone(), clock.clone());
-            async move {
-                if is_done || migrating.await {
-                    board.pass(Check::Migrations, at.now());
-                    Ok(())
-                } else {
-                    Err("Postgres could not be migrated")
-                }
-            }
-        });
-        for partition in self.shape.partitions.all().filter(|_| self.config.projects) {
-            let parts = parts.clone();
-            let metrics = self.metrics.projection[partition.index()].clone();
-            let name = format!("projector {partition}");
-            self.supervisor.supervise(Kind::Projection, name, move |stop| {
-                Projector::new(parts.clone(), partition, metrics.clone()).run(stop)
-            });
-        }
-        let janitor = Janitor {
-            log: self.log.clone(),
-            database: self.background.clone(),
-            retention: self.config.log_retention,
-            epoch: self.shape.epoch.clone(),
-            clock: self.clock.clone(),
-        };
-        self.supervisor.supervise(Kind::Janitor, "janitor", move |stop| janitor.clone().run(stop));
-        let (journal, bucket) = (self.journal.clone(), self.log.snapshots());
-        let clock = self.clock.clone();
-        self.supervisor.supervise(Kind::Snapshot, "snapshots", move |stop| {
-            snapshot::run(journal.clone(), bucket.clone(), clock.clone(), stop)
-        });
-    }
-
-    /// The door, behind which everything else stands already.
-    fn open_door(
-        &self,
-        listener: TcpListener,
-        rooms: api::Rooms,
-        (exporter, rng): (Exporter, &mut StdRng),
-    ) -> Result<(), Error> {
-        let secret = match (&self.config.token_secret, rooms.directory.token_secret()) {
-            (Some(own), _) => own.expose().as_bytes().to_vec(),
-            (None, agreed) => agreed.map(|agreed| agreed.expose().to_vec()).unwrap_or_default(),
-        };
-        let fittings = api::Fittings {
-            tokens: api::tokens::Tokens::new(&secret)?,
-            operator: api::OperatorToken::new(self.config.admin_token.expose()),
-            clock: self.clock.clone(),
-            metrics: self.metrics.clone(),
-            render: api::Render::new(move || exporter.render()),
-            seeds: api::Seeds::new(StdRng::from_rng(rng)),
-            dice: api::Dice::seeded(rand::RngExt::random(rng)),
-            retry_base: self.config.retry_after,
-        };
-        let door = Arc::new(api::Door::new(
-            listener,
-            api::frame(rooms, fittings),
-            self.supervisor.clone(),
-            self.board.clone(),
-            api::listen::Config {
-                connections_max: self.config.connections_max,
-                ..api::listen::Config::default()
-            },
-        ));
-        self.supervisor.supervise(Kind::Door, "door", move |stop| {
-            let door = Arc::clone(&door);
-            async move { door.run(stop).await }
-        });
-        Ok(())
-    }
-
-    /// Gauges, readiness, and the histories of metrics.
-    fn supervise_watch(&self, (interactive, exporter): (Interactive, Exporter)) {
-        let watch = Watch {
-            log: self.log.clone(),
-            journal: self.journal.clone(),
-            database: self.config.database.clone(),
-            pools: (interactive, self.background.clone()),
-            board: self.board.clone(),
-            metrics: self.metrics.clone(),
-            clock: self.clock.clone(),
-        };
-        self.supervisor.supervise(Kind::Upkeep, "watch", move |stop| watch.clone().run(stop));
-        self.supervisor.supervise(Kind::Upkeep, "metrics", move |stop| {
-            let exporter = exporter.clone();
-            async move {
-                while !stop.is_requested() {
-                    exporter.upkeep();
-                    tokio::select! {
-                        () = stop.requested() => {}
-                        () = tokio::time::sleep(UPKEEP_INTERVAL) => {}
-                    }
-                }
-                Ok::<(), Error>(())
-            }
-        });
-    }
 }

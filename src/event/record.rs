@@ -243,6 +243,15 @@ impl Record {
         Ok(record)
     }
 
+    /// Id and node of a record, without decoding it: version 1 writes them right after the version, as 16 bytes each.
+    pub fn peek(bytes: &[u8]) -> Option<(RecordId, NodeId)> {
+        let rest = bytes.get(4..)?.strip_prefix(&[0xa1, b'r', 0xc4, 16])?;
+        let (id, rest) = rest.split_first_chunk::<16>()?;
+        let (node, _) = rest.strip_prefix(&[0xa1, b'n', 0xc4, 16])?.split_first_chunk::<16>()?;
+        let uuid = uuid::Uuid::from_bytes;
+        Some((RecordId::from_uuid(uuid(*id)), NodeId::from_uuid(uuid(*node))))
+    }
+
     /// The version field, which every version writes first: map header, `"v"`, a small integer.
     fn peek_version(bytes: &[u8]) -> Option<u8> {
         match bytes {

@@ -1,4 +1,4 @@
-//! Pure: what can be asked of the journal and what it answers.
+//! What can be asked of the journal and what it answers.
 //! Promises that a verdict says what is durable: `Stored` and `Duplicate` never speak of anything else.
 //! Does not decide; the sequencer does.
 

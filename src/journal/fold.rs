@@ -2,12 +2,16 @@
 //! Promises that positions are folded once, in order and without a hole.
 //! Does not read the log; the follower and the writer bring the records.
 
+pub mod heads;
+pub mod keys;
+pub mod ring;
+
 use std::sync::Arc;
 
-use super::heads::{Head, Heads};
-use super::keys::{Keys, Memory};
-use super::ring::{Folded, Ring};
 use crate::clock::Timestamp;
+use heads::{Head, Heads};
+use keys::{Keys, Memory};
+use ring::{Folded, Ring};
 
 /// How much of a partition is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::sync::mpsc;
 use tracing::error;
 
 use super::Error;
 use super::ring::Folded;
 use super::tail::Tail;
-use crate::event::Record;
 use crate::event::record::CodecError;
+use crate::event::{NodeId, Record, RecordId};
 use crate::lifecycle::{Stop, chain};
 use crate::log::Follow;
 
@@ -24,6 +25,15 @@ pub(super) const QUEUE_RECORDS_MAX: usize = 64;
 pub(super) enum Arrival {
     /// A record.
     Record(Arc<Folded>),
+    /// A record of this node's own: it was decoded before it was written, and mostly is folded already.
+    Own {
+        /// Where it stands.
+        position: u64,
+        /// Its id.
+        id: RecordId,
+        /// The record, for the case that the writer has nothing of this id on its way.
+        bytes: Bytes,
+    },
     /// Bytes that are no record.
     Unreadable(u64),
 }
@@ -31,8 +41,8 @@ pub(super) enum Arrival {
 /// Reads on and on until it is stopped.
 pub(super) async fn run(
     mut follow: Follow,
-    tail: Tail,
-    arrivals: mpsc::Sender<Arrival>,
+    node: NodeId,
+    (tail, arrivals): (Tail, mpsc::Sender<Arrival>),
     stop: Stop,
 ) -> Result<(), Error> {
     loop {
@@ -44,7 +54,11 @@ pub(super) async fn run(
         if next.0 <= tail.position() {
             continue;
         }
-        let arrival = arrival(tail.partition(), next.0, &next.1)?;
+        let (position, bytes) = next;
+        let arrival = match Record::peek(&bytes) {
+            Some((id, writer)) if writer == node => Arrival::Own { position, id, bytes },
+            Some(_) | None => arrival(tail.partition(), position, &bytes)?,
+        };
         if arrivals.send(arrival).await.is_err() {
             return Ok(());
         }

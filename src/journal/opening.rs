@@ -70,6 +70,7 @@ pub(super) async fn fold(
         let fit = match arrival {
             Arrival::Record(folded) => fold.apply(&folded, now),
             Arrival::Unreadable(position) => fold.skip(position),
+            Arrival::Own { .. } => Fit::Known,
         };
         debug_assert_eq!(fit, Fit::Folded, "a follower brings every position once and in order");
     }

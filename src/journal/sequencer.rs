@@ -2,6 +2,8 @@
 //! Promises one verdict a draft, and that nothing is staged again before it is certain that the record is not in the log.
 //! Does not publish; the writer does, and tells what came of it.
 
+mod staging;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,11 +12,11 @@ use super::draft::{Answer, Draft, Intent, Receipt, Request, Unanswered, Verdict}
 use super::fold::{Fit, Fold};
 use super::heads::Seed;
 use super::ring::Folded;
-use super::staging::{Decision, Staging};
 use crate::clock::Timestamp;
 use crate::event::record::VERSION;
 use crate::event::{NodeId, Record, RecordId};
 use crate::log::{Outcome, Outgoing};
+use staging::{Decision, Staging};
 
 /// Queues drafts and keeps the one record that is on its way.
 #[derive(Debug)]
@@ -92,6 +94,11 @@ impl<T> Sequencer<T> {
     /// Queues a request. The bound of the queue is kept at the door, where places are given out.
     pub fn push(&mut self, request: Request<T>) {
         self.queue.push_back(request);
+    }
+
+    /// Whether the record of this id is on its way.
+    pub fn flies(&self, id: RecordId) -> bool {
+        self.flight.as_ref().is_some_and(|flight| flight.record.id == id)
     }
 
     /// Whether a record is on its way.

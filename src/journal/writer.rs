@@ -46,7 +46,7 @@ pub(super) struct Ticket {
 
 /// What the writer has under way outside of this process.
 enum Done {
-    Published { id: RecordId, outcome: Outcome, took: Duration },
+    Published { id: RecordId, outcome: Outcome },
     Fetched(Vec<(u64, Bytes)>),
 }
 
@@ -66,6 +66,8 @@ pub(super) struct Writer {
     pub(super) rng: StdRng,
     pub(super) metrics: metrics::Journal,
     operation: Option<Operation>,
+    /// When the record on its way was published first.
+    published_at: Option<Instant>,
 }
 
 /// What a writer is made of, beside what it begins with.
@@ -85,7 +87,7 @@ impl Writer {
     pub(super) fn new(parts: Parts) -> Self {
         let Parts { log, tail, node, inbox, arrivals, announcements, clock, rng, metrics } = parts;
         let (sequencer, turns) = (Sequencer::new(node), Turns::new(node, clock.now()));
-        let operation = None;
+        let (operation, published_at) = (None, None);
         Self {
             log,
             tail,
@@ -99,6 +101,7 @@ impl Writer {
             rng,
             metrics,
             operation,
+            published_at,
         }
     }
 
@@ -170,6 +173,7 @@ impl Writer {
         };
         self.tell(stage.answers);
         if let Some(outgoing) = stage.outgoing {
+            self.published_at = Some(now);
             self.operation = Some(self.publish(outgoing, None));
         } else {
             self.tail.note_progress(self.sequencer.has_queue(), now);
@@ -179,7 +183,7 @@ impl Writer {
 
     /// Publishes now, or after a pause that ends early when the connection comes back.
     fn publish(&self, outgoing: Outgoing, pause: Option<Duration>) -> Operation {
-        let (log, clock, partition) = (self.log.clone(), self.clock.clone(), self.tail.partition());
+        let (log, partition) = (self.log.clone(), self.tail.partition());
         let mut connects = log.write_connects();
         connects.mark_unchanged();
         Box::pin(async move {
@@ -187,7 +191,7 @@ impl Writer {
                 drop(tokio::time::timeout(pause, connects.changed()).await);
                 connects.mark_unchanged();
             }
-            let (id, started) = (outgoing.id, clock.now());
+            let id = outgoing.id;
             let outcome = tokio::select! {
                 outcome = log.append(partition, outgoing) => outcome,
                 // The answer went down with the old connection; waiting for it would only cost time.
@@ -195,7 +199,7 @@ impl Writer {
                     Outcome::Unknown { reason: "reconnected before the answer came".to_owned() }
                 }
             };
-            Done::Published { id, outcome, took: clock.now().saturating_duration_since(started) }
+            Done::Published { id, outcome }
         })
     }
 
@@ -223,12 +227,9 @@ impl Writer {
 
     async fn on_done(&mut self, done: Done) -> Result<(), Error> {
         match done {
-            Done::Published { id, outcome, took } => {
-                let now = self.clock.now();
-                let is_won = matches!(outcome, Outcome::Stored { .. });
-                if is_won {
-                    self.turns.on_win(took, now);
-                    self.metrics.ack_duration.record(took.as_secs_f64());
+            Done::Published { id, outcome } => {
+                if matches!(outcome, Outcome::Stored { .. }) {
+                    self.note_win();
                 } else {
                     self.note_outcome(&outcome);
                 }
@@ -259,6 +260,16 @@ impl Writer {
         }
     }
 
+    /// The record on its way is durable, whoever said so first: its acknowledgement or the follower.
+    fn note_win(&mut self) {
+        let now = self.clock.now();
+        if let Some(published_at) = self.published_at.take() {
+            let took = now.saturating_duration_since(published_at);
+            self.turns.on_win(took, now);
+            self.metrics.ack_duration.record(took.as_secs_f64());
+        }
+    }
+
     fn note_outcome(&self, outcome: &Outcome) {
         let partition = self.tail.partition();
         match outcome {
@@ -277,6 +288,18 @@ impl Writer {
     }
 
     async fn on_arrival(&mut self, arrival: Arrival) -> Result<(), Error> {
+        let arrival = match arrival {
+            Arrival::Own { position, id, bytes } => {
+                if position <= self.tail.position() {
+                    return Ok(());
+                }
+                if self.sequencer.flies(id) {
+                    return self.on_own(position, id).await;
+                }
+                follower::arrival(self.tail.partition(), position, &bytes)?
+            }
+            other @ (Arrival::Record(_) | Arrival::Unreadable(_)) => other,
+        };
         let (fit, next, position) = match arrival {
             Arrival::Record(folded) => {
                 let told = self.clock.timestamp();
@@ -289,6 +312,7 @@ impl Writer {
                 }
                 (fit, next, folded.position)
             }
+            Arrival::Own { .. } => return Ok(()),
             Arrival::Unreadable(position) => {
                 let mut fold = self.tail.lock();
                 let fit = fold.skip(position);
@@ -305,6 +329,20 @@ impl Writer {
                 Ok(())
             }
         }
+    }
+
+    /// The record on its way was seen in the log before its acknowledgement came: that says the same.
+    async fn on_own(&mut self, position: u64, id: RecordId) -> Result<(), Error> {
+        let told = self.clock.timestamp();
+        if self.tail.lock().fit(position) != Fit::Folded {
+            return Ok(());
+        }
+        self.note_win();
+        let next = {
+            let mut fold = self.tail.lock();
+            self.sequencer.on_outcome(&mut fold, (id, Outcome::Stored { position }), told)
+        };
+        self.go_on(next).await
     }
 
     /// Does what the sequencer asks for after the fold or the record in flight has moved.

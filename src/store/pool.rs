@@ -4,6 +4,7 @@
 
 mod lease;
 mod outage;
+mod savepoint;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,7 @@ use tracing::{info, warn};
 
 pub use self::lease::Lease;
 use self::outage::{Decision, Outage, STALL};
+pub use self::savepoint::savepoint;
 use super::{Error, Kind, Target};
 use crate::admission::{self, Class, Gate, Priority};
 use crate::clock::Clock;

@@ -6,6 +6,7 @@ use crate::metrics::Metrics;
 
 fn framed(router: Router) -> Frame {
     Frame {
+        sends: None,
         router,
         clock: Clock::system(),
         dice: Dice::seeded(1),

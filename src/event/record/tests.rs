@@ -69,6 +69,7 @@ proptest! {
         let bytes = record.encode().unwrap();
         let bound: usize = record.events.iter().map(|e| e.body.size()).sum();
         prop_assert!(bytes.len() <= bound + RECORD_OVERHEAD_BYTES, "{} > {}", bytes.len(), bound);
+        prop_assert_eq!(Record::peek(&bytes), Some((record.id, record.node)));
         prop_assert_eq!(Record::decode(&bytes).unwrap(), record);
     }
 

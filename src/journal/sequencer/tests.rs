@@ -456,7 +456,7 @@ fn what_memory_forgot_needs_a_seed_that_is_new_enough() {
     let head = Head {
         tenant: tenant(),
         seq: 9,
-        status: super::super::heads::Status::Open,
+        status: crate::journal::heads::Status::Open,
         opened_at: None,
         position: 40,
     };
@@ -469,7 +469,7 @@ fn what_memory_forgot_needs_a_seed_that_is_new_enough() {
     assert!(matches!(verdicts[..], [Verdict::Stored(Receipt { seq: 10, .. })]), "{verdicts:?}");
 }
 
-use super::super::heads::Head;
+use crate::journal::heads::Head;
 
 #[test]
 fn a_key_that_says_it_is_older_than_memory_needs_a_seed() {

@@ -13,7 +13,7 @@ const FLOORS: [&[&str]; 7] = [
     &["journal", "directory"],
     &["ingest", "projection", "history", "live", "routing", "delivery", "operate"],
     &["api", "console"],
-    &["main", "cli", "config", "telemetry", "sandbox"],
+    &["main", "cli", "config", "telemetry", "sandbox", "bench", "load"],
 ];
 
 const WORDS: usize = 0;
@@ -24,7 +24,7 @@ const GATES: [(&str, &[&str]); 3] =
     [("async_nats", &["log"]), ("sqlx", &["store"]), ("axum", &["api", "console"])];
 
 /// Benchmarks compare with the bare log and the bare database, so they may name both.
-const BENCHMARKS: &str = "src/cli/bench";
+const BENCHMARKS: &str = "src/bench";
 
 /// The sandbox creates the database that the store then connects to.
 const SQL_ROOMS: [&str; 2] = ["store", "sandbox"];
@@ -189,7 +189,7 @@ mod examples {
         assert_eq!(gates("src/journal.rs", "async_nats::connect();").len(), 1);
         assert_eq!(gates("src/history.rs", "use axum::Json;").len(), 1);
         assert_eq!(gates("src/store/pool.rs", "use sqlx::PgPool; // axum"), []);
-        assert_eq!(gates("src/cli/bench/raw.rs", "use sqlx::PgPool; use async_nats as n;"), []);
+        assert_eq!(gates("src/bench/raw.rs", "use sqlx::PgPool; use async_nats as n;"), []);
     }
 
     #[test]

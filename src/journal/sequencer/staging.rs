@@ -4,11 +4,11 @@
 
 use std::collections::HashMap;
 
-use super::draft::{Draft, Intent, Receipt, Verdict};
-use super::fold::Fold;
-use super::heads::{Head, Seed, Status};
 use crate::event::limits::{RECORD_BYTES_MAX, RECORD_EVENTS_MAX, RECORD_OVERHEAD_BYTES};
 use crate::event::{ConversationId, Event, MessageId};
+use crate::journal::draft::{Draft, Intent, Receipt, Verdict};
+use crate::journal::fold::Fold;
+use crate::journal::heads::{Head, Seed, Status};
 
 /// A record that is being put together on top of a fold.
 #[derive(Debug)]

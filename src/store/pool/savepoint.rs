@@ -4,7 +4,7 @@
 
 use sqlx::{Connection, PgConnection};
 
-use super::{Error, while_doing};
+use crate::store::{Error, while_doing};
 
 /// Performs an operation within the open transaction of this connection, under a savepoint.
 ///

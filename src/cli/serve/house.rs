@@ -1,0 +1,152 @@
+//! The tasks of a server: what runs behind the door, the door itself, and who looks after them.
+//! Promises that every task is supervised under its row of the table.
+//! Does not build what the tasks are given.
+
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::net::TcpListener;
+
+use super::{Error, migrate};
+use crate::api;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::journal::{Journal, snapshot};
+use crate::lifecycle::{Kind, Supervisor};
+use crate::log::{Log, streams};
+use crate::metrics::Metrics;
+use crate::operate::janitor::Janitor;
+use crate::operate::watch::Watch;
+use crate::projection::{self, Projector};
+use crate::readiness::{Board, Check};
+use crate::store::{Background, Interactive};
+use crate::telemetry::{self, Exporter};
+
+/// What the tasks of a server are given.
+pub(super) struct House<'a> {
+    pub(super) config: &'a Config,
+    pub(super) clock: Clock,
+    pub(super) supervisor: &'a Supervisor,
+    pub(super) shape: &'a streams::Shape,
+    pub(super) log: &'a Log,
+    pub(super) journal: &'a Journal,
+    pub(super) background: &'a Background,
+    pub(super) metrics: &'a Metrics,
+    pub(super) board: &'a Board,
+}
+
+impl House<'_> {
+    /// Projection, janitor and snapshots.
+    pub(super) fn supervise_background(&self, migrated: bool) {
+        let parts = projection::Parts {
+            journal: self.journal.clone(),
+            log: self.log.clone(),
+            epoch: self.shape.epoch.clone(),
+            database: self.background.clone(),
+            clock: self.clock.clone(),
+        };
+        let (database, shape) = (self.config.database.clone(), self.shape.clone());
+        let (board, clock) = (self.board.clone(), self.clock.clone());
+        let mut done = migrated;
+        self.supervisor.supervise(Kind::Pool, "migration", move |_stop| {
+            let is_done = std::mem::replace(&mut done, false);
+            let (board, at) = (board.clone(), clock.clone());
+            let migrating = migrate(database.clone(), shape.clone(), clock.clone());
+            async move {
+                if is_done || migrating.await {
+                    board.pass(Check::Migrations, at.now());
+                    Ok(())
+                } else {
+                    Err("Postgres could not be migrated")
+                }
+            }
+        });
+        for partition in self.shape.partitions.all().filter(|_| self.config.projects) {
+            let parts = parts.clone();
+            let metrics = self.metrics.projection[partition.index()].clone();
+            let name = format!("projector {partition}");
+            self.supervisor.supervise(Kind::Projection, name, move |stop| {
+                Projector::new(parts.clone(), partition, metrics.clone()).run(stop)
+            });
+        }
+        let janitor = Janitor {
+            log: self.log.clone(),
+            database: self.background.clone(),
+            retention: self.config.log_retention,
+            epoch: self.shape.epoch.clone(),
+            clock: self.clock.clone(),
+        };
+        self.supervisor.supervise(Kind::Janitor, "janitor", move |stop| janitor.clone().run(stop));
+        let (journal, bucket) = (self.journal.clone(), self.log.snapshots());
+        let clock = self.clock.clone();
+        self.supervisor.supervise(Kind::Snapshot, "snapshots", move |stop| {
+            snapshot::run(journal.clone(), bucket.clone(), clock.clone(), stop)
+        });
+    }
+
+    /// The door, behind which everything else stands already.
+    pub(super) fn open_door(
+        &self,
+        listener: TcpListener,
+        rooms: api::Rooms,
+        (exporter, rng): (Exporter, &mut StdRng),
+    ) -> Result<(), Error> {
+        let secret = match (&self.config.token_secret, rooms.directory.token_secret()) {
+            (Some(own), _) => own.expose().as_bytes().to_vec(),
+            (None, agreed) => agreed.map(|agreed| agreed.expose().to_vec()).unwrap_or_default(),
+        };
+        let fittings = api::Fittings {
+            tokens: api::tokens::Tokens::new(&secret)?,
+            operator: api::OperatorToken::new(self.config.admin_token.expose()),
+            clock: self.clock.clone(),
+            metrics: self.metrics.clone(),
+            render: api::Render::new(move || exporter.render()),
+            seeds: api::Seeds::new(StdRng::from_rng(rng)),
+            dice: api::Dice::seeded(rand::RngExt::random(rng)),
+            retry_base: self.config.retry_after,
+        };
+        let door = Arc::new(api::Door::new(
+            listener,
+            api::frame(rooms, fittings),
+            self.supervisor.clone(),
+            self.board.clone(),
+            api::listen::Config {
+                connections_max: self.config.connections_max,
+                ..api::listen::Config::default()
+            },
+        ));
+        self.supervisor.supervise(Kind::Door, "door", move |stop| {
+            let door = Arc::clone(&door);
+            async move { door.run(stop).await }
+        });
+        Ok(())
+    }
+
+    /// Gauges, readiness, and the histories of metrics.
+    pub(super) fn supervise_watch(&self, (interactive, exporter): (Interactive, Exporter)) {
+        let watch = Watch {
+            log: self.log.clone(),
+            journal: self.journal.clone(),
+            database: self.config.database.clone(),
+            pools: (interactive, self.background.clone()),
+            board: self.board.clone(),
+            metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
+        };
+        self.supervisor.supervise(Kind::Upkeep, "watch", move |stop| watch.clone().run(stop));
+        self.supervisor.supervise(Kind::Upkeep, "metrics", move |stop| {
+            let exporter = exporter.clone();
+            async move {
+                while !stop.is_requested() {
+                    exporter.upkeep();
+                    tokio::select! {
+                        () = stop.requested() => {}
+                        () = tokio::time::sleep(telemetry::UPKEEP_EVERY) => {}
+                    }
+                }
+                Ok::<(), Error>(())
+            }
+        });
+    }
+}
