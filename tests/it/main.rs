@@ -14,6 +14,8 @@
 mod api;
 mod bucket;
 mod directory;
+mod history;
+mod ingest;
 mod journal;
 mod sandbox;
 mod store;

@@ -32,7 +32,12 @@ async fn a_slow_head_and_a_slow_body_time_out() {
         let read = stream.read_to_end(&mut nothing);
         timeout(HEAD_MAX, read).await.expect("a connection that says nothing is closed")
     };
-    let body = tenant.begin_send(conversation, 1_000, br#"{"text": ""#);
+    let body = async {
+        let mut stream = tenant.begin_send(conversation, 1_000, br#"{"text": ""#).await;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
     let (head, silent, answer) = tokio::join!(head, silent, timeout(BODY_MAX, body));
     assert!(head < HEAD_MAX, "the head was read for {head:?}");
     silent.unwrap();

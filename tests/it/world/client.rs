@@ -12,7 +12,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -146,13 +146,13 @@ impl Client {
         self.post(&format!("/v1/conversations/{conversation}/messages"), body).await
     }
 
-    /// Announces a send of so many bytes, sends the first of them and reads whatever comes until the end.
+    /// Announces a send of so many bytes over a connection of its own and sends the first of them.
     pub async fn begin_send(
         &self,
         conversation: ConversationId,
         announced: usize,
         begun: &[u8],
-    ) -> String {
+    ) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let head = format!(
             "POST /v1/conversations/{conversation}/messages HTTP/1.1\r\nHost: x\r\n\
@@ -160,9 +160,7 @@ impl Client {
             self.bearer
         );
         stream.write_all(&[head.as_bytes(), begun].concat()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
+        stream
     }
 
     /// Sends a text and gives its seq.
