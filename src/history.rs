@@ -100,7 +100,9 @@ impl History {
         };
         let stored = match self.read(tail, conversation, query).await {
             Ok(stored) => stored,
-            Err(error) if error.is_retryable() => return Err(unavailable(Some(error))),
+            Err(error) if error.is_retryable() => {
+                return seam::partly(&span, query).ok_or_else(|| unavailable(Some(error)));
+            }
             Err(error) => return Err(Error::Store(error)),
         };
         if stored.head.is_some_and(|head| head.tenant != tenant) {

@@ -144,6 +144,15 @@ pub fn join(span: &Span, stored: page::Page, query: Query, is_level: bool) -> Jo
     }
 }
 
+/// The beginning of a page, if memory alone has one: the newest messages of a page that goes back from them.
+pub fn partly(span: &Span, query: Query) -> Option<Page> {
+    let nothing = page::Page { checkpoint: 0, head: None, entries: Vec::new() };
+    match join(span, nothing, query, false) {
+        Joined::Page(page) => Some(Page { projected_seq: span.projected_seq, ..page }),
+        Joined::NotFound | Joined::Unavailable => None,
+    }
+}
+
 fn ascend(span: &Span, stored: page::Page, query: Query) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     let mut next = query.after.unwrap_or(0) + 1;

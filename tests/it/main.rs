@@ -13,8 +13,11 @@
     reason = "helpers of tests may do what tests may"
 )]
 
+mod api;
 mod bucket;
 mod directory;
+mod history;
+mod ingest;
 mod journal;
 mod sandbox;
 mod store;

@@ -1,6 +1,8 @@
 //! Worlds: each test has its own database and its own namespace on one Postgres and one nats-server that the whole
 //! binary shares. A test that stops a service has services of its own.
 
+pub mod client;
+
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +11,9 @@ use std::time::{Duration, Instant};
 use forebay::cli::serve::{self, Server};
 use forebay::clock::Clock;
 use forebay::config::Config;
+use forebay::event::{Event, Partition, Record};
 use forebay::log::{Log, Namespace, streams};
+use forebay::operate::verify::{Findings, Verifier};
 use forebay::sandbox::{Binaries, Durability, Install, Nats, Options, Postgres, provide};
 use forebay::store::{Schema, Target, schema};
 use tokio::sync::Mutex;
@@ -42,6 +46,7 @@ fn options(root: PathBuf) -> Options {
 }
 
 /// The programs, found or installed once for the repository.
+#[expect(clippy::print_stderr, reason = "an installation takes a while and says what it does")]
 pub async fn binaries() -> Binaries {
     let options = options(repository().join(".forebay"));
     provide(&options, &mut |line: &str| eprintln!("{line}")).await.unwrap()
@@ -190,6 +195,71 @@ impl World {
         let log = Log::connect(self.config(&[]).log).await.unwrap();
         streams::apply(&log, "epoch").await.unwrap();
         log
+    }
+
+    /// Every event of a partition's log, with its record's position. What is no record is left out.
+    pub async fn events(&self, server: &Server, partition: Partition) -> Vec<(u64, Event)> {
+        let bounds = server.log.bounds(partition).await.unwrap();
+        let mut follow = server.log.follow(partition, bounds.first.max(1) - 1);
+        let mut events = Vec::new();
+        while follow.position() < bounds.last {
+            let (position, bytes) = follow.next().await.unwrap();
+            let record = Record::decode(&bytes).into_iter();
+            events.extend(record.flat_map(|r| r.events).map(|event| (position, event)));
+        }
+        events
+    }
+
+    /// The last position of every partition's log.
+    pub async fn ends(&self, server: &Server) -> Vec<u64> {
+        let mut ends = Vec::new();
+        for partition in server.journal.partitions().all() {
+            ends.push(server.log.bounds(partition).await.unwrap().last);
+        }
+        ends
+    }
+
+    /// Executes SQL in this world's database, with the rights of its owner.
+    pub async fn execute(&self, sql: &str) {
+        execute(&self.postgres, sql.to_owned()).await;
+    }
+
+    /// The one number that a query of this world's database gives; `None` for no row.
+    pub async fn number(&self, sql: &str) -> Option<i64> {
+        use sqlx::{Connection, Row};
+        let mut conn = sqlx::PgConnection::connect(&self.postgres).await.unwrap();
+        let rows = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()));
+        let row = rows.fetch_optional(&mut conn).await.unwrap();
+        row.map(|row| row.get(0))
+    }
+
+    /// Waits until Postgres has everything that the log has now.
+    pub async fn projected(&self, server: &Server) {
+        let ends = self.ends(server).await;
+        for (partition, end) in ends.into_iter().enumerate() {
+            let sql = format!("SELECT position FROM checkpoints WHERE partition = {partition}");
+            let end = i64::try_from(end).unwrap();
+            eventually("Postgres has the log", async || self.number(&sql).await >= Some(end)).await;
+        }
+    }
+
+    /// Compares Postgres with the log.
+    pub fn verifier(&self, server: &Server) -> Verifier {
+        Verifier {
+            log: server.log.clone(),
+            partitions: server.shape.partitions,
+            epoch: server.shape.epoch.clone(),
+            database: server.pools.1.clone(),
+            clock: self.clock.clone(),
+        }
+    }
+
+    /// Waits for the projection, and checks that nothing differs and nothing is left out.
+    pub async fn assert_clean(&self, server: &Server) -> Findings {
+        self.projected(server).await;
+        let findings = self.verifier(server).run(&|_| {}).await.unwrap();
+        assert!(findings.is_clean(), "{findings:?}");
+        findings
     }
 
     pub async fn kill_nats(&self) {

@@ -19,6 +19,9 @@ const KIND_DEFAULT: &str = "message";
 /// Types that begin so are the server's own.
 const KIND_RESERVED: &str = "conversation.";
 
+/// The type that readers are shown for a seq without content; Postgres keeps no message of that type.
+const KIND_TOMBSTONE: &str = "tombstone";
+
 const TEXT: Limit = Limit { name: "textBytes", max: TEXT_BYTES_MAX };
 const DATA: Limit = Limit { name: "dataBytes", max: DATA_BYTES_MAX };
 
@@ -120,6 +123,12 @@ fn kind(reader: &mut Reader<'_>, raw: Raw<'_>) -> Option<Box<str>> {
     if kind.starts_with(KIND_RESERVED) {
         let detail =
             format!("must not begin with {KIND_RESERVED}, which the server's own events do");
+        reader.fault(Code::Invalid, "type", detail);
+        return None;
+    }
+    if &*kind == KIND_TOMBSTONE {
+        let detail =
+            format!("must not be {KIND_TOMBSTONE}, which stands for a seq without content");
         reader.fault(Code::Invalid, "type", detail);
         return None;
     }

@@ -119,6 +119,7 @@ fn bad_names_and_keys_are_refused_at_their_place() {
         (kind(json!(true)), BadRequest, "/type"),
         (kind(json!(long(256))), Invalid, "/type"),
         (kind(json!("conversation.closed")), Invalid, "/type"),
+        (kind(json!("tombstone")), Invalid, "/type"),
         (sender(json!("ann")), BadRequest, "/sender"),
         (sender(json!(["ann", "agent", "Ann"])), BadRequest, "/sender"),
         (sender(json!({})), Invalid, "/sender/id"),

@@ -1,0 +1,8 @@
+//! The doors, over HTTP, with everything behind them.
+
+mod access;
+mod conversations;
+mod messages;
+mod outside;
+mod refusals;
+mod slow;
