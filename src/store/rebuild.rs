@@ -146,7 +146,9 @@ impl Plan {
 const STATEMENT_TIMEOUT: Duration = Duration::from_mins(1);
 
 fn behind(old: &[Checkpoint], new: &[Checkpoint]) -> Option<Swap> {
-    old.iter().find_map(|old| {
+    // Positions of another log cannot be compared: its rows are what the rebuild is to get rid of.
+    let of_this_log = |old: &&Checkpoint| new.iter().any(|new| new.epoch == old.epoch);
+    old.iter().filter(of_this_log).find_map(|old| {
         let new = new.iter().find(|new| new.partition == old.partition);
         let position = new.map_or(0, |new| new.position);
         (position < old.position).then_some(Swap::Behind {
@@ -178,5 +180,7 @@ mod tests {
         assert_eq!(behind(&old, &[at(0, 5)]), None);
         let lacking = Swap::Behind { partition: 0, old: 5, new: 4 };
         assert_eq!(behind(&old, &[at(0, 4), at(1, 3)]), Some(lacking));
+        let other_log = Checkpoint { epoch: "other".to_owned(), ..at(0, 1) };
+        assert_eq!(behind(&old, &[other_log]), None);
     }
 }
