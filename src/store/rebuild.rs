@@ -145,11 +145,14 @@ impl Plan {
 /// Dropping and making tables is quick; it is locks that take time, and they have a bound of their own.
 const STATEMENT_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// The first partition whose new rows lack records that the old ones have. Old rows of another log have none of this one's.
 fn behind(old: &[Checkpoint], new: &[Checkpoint]) -> Option<Swap> {
-    // Positions of another log cannot be compared: its rows are what the rebuild is to get rid of.
-    let of_this_log = |old: &&Checkpoint| new.iter().any(|new| new.epoch == old.epoch);
-    old.iter().filter(of_this_log).find_map(|old| {
+    old.iter().find_map(|old| {
         let new = new.iter().find(|new| new.partition == old.partition);
+        // Positions of another log cannot be compared: its rows are what the rebuild is to get rid of.
+        if new.is_some_and(|new| new.epoch != old.epoch) {
+            return None;
+        }
         let position = new.map_or(0, |new| new.position);
         (position < old.position).then_some(Swap::Behind {
             partition: old.partition,
@@ -180,7 +183,7 @@ mod tests {
         assert_eq!(behind(&old, &[at(0, 5)]), None);
         let lacking = Swap::Behind { partition: 0, old: 5, new: 4 };
         assert_eq!(behind(&old, &[at(0, 4), at(1, 3)]), Some(lacking));
-        let other_log = Checkpoint { epoch: "other".to_owned(), ..at(0, 1) };
-        assert_eq!(behind(&old, &[other_log]), None);
+        let foreign = |position| Checkpoint { epoch: "f".to_owned(), ..at(0, position) };
+        assert_eq!(behind(&[foreign(9)], &[at(0, 4)]), None);
     }
 }

@@ -19,6 +19,7 @@ mod directory;
 mod history;
 mod ingest;
 mod journal;
+mod projection;
 mod sandbox;
 mod store;
 mod tidy;

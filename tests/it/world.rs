@@ -226,11 +226,32 @@ impl World {
 
     /// The one number that a query of this world's database gives; `None` for no row.
     pub async fn number(&self, sql: &str) -> Option<i64> {
+        self.value(sql).await
+    }
+
+    /// The one value that a query of this world's database gives; `None` for no row.
+    pub async fn value<T>(&self, sql: &str) -> Option<T>
+    where
+        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    {
         use sqlx::{Connection, Row};
         let mut conn = sqlx::PgConnection::connect(&self.postgres).await.unwrap();
         let rows = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()));
         let row = rows.fetch_optional(&mut conn).await.unwrap();
         row.map(|row| row.get(0))
+    }
+
+    /// All rows of the projection as one text.
+    pub async fn rows(&self) -> String {
+        let of = |table: &str, order: &str| {
+            format!(
+                "COALESCE((SELECT string_agg(t::text, E'\n' ORDER BY {order}) FROM {table} t), '')"
+            )
+        };
+        let messages = of("messages", "conversation_id, seq");
+        let conversations = of("conversations", "id");
+        let sql = format!("SELECT {messages} || E'\n' || {conversations}");
+        self.value(&sql).await.unwrap()
     }
 
     /// Waits until Postgres has everything that the log has now.

@@ -42,6 +42,11 @@ impl Client {
         Self { address: server.address, bearer: bearer.to_owned() }
     }
 
+    /// The same for a server of another process.
+    pub fn to(address: SocketAddr, bearer: &str) -> Self {
+        Self { address, bearer: bearer.to_owned() }
+    }
+
     /// The operator.
     pub fn operator(server: &Server) -> Self {
         Self::with(server, ADMIN_TOKEN)
@@ -129,16 +134,6 @@ impl Client {
         let opened = self.post("/v1/conversations", json!({})).await;
         assert_eq!(opened.status, 201, "{opened:?}");
         ConversationId::parse(opened.json()["id"].as_str().unwrap()).unwrap()
-    }
-
-    /// Opens conversations until one lies in the partition of that number.
-    pub async fn open_in(&self, server: &Server, partition: u16) -> ConversationId {
-        loop {
-            let conversation = self.open().await;
-            if server.journal.partitions().of(conversation).number() == partition {
-                return conversation;
-            }
-        }
     }
 
     /// Sends a message; `body` is all of it.

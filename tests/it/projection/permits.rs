@@ -1,0 +1,97 @@
+//! Connections of Postgres and waiting for the log do not go together.
+
+use std::time::Duration;
+
+use forebay::operate::janitor::Janitor;
+use futures_util::FutureExt;
+use futures_util::future::{join_all, select_all};
+use serde_json::json;
+use tokio::time::interval;
+
+use super::projector;
+use crate::world::client::Client;
+use crate::world::{World, eventually};
+
+/// One connection each, a short tail and little memory: whoever needs the log or Postgres really goes there.
+const NARROW: [(&str, &str); 6] = [
+    ("FOREBAY_PARTITIONS", "1"),
+    ("FOREBAY_PROJECT", "off"),
+    ("FOREBAY_TAIL_BYTES_MAX", "65536"),
+    ("FOREBAY_KEYS_MAX", "64"),
+    ("POOL_SIZE", "1"),
+    ("BACKGROUND_POOL_SIZE", "1"),
+];
+
+#[tokio::test]
+async fn no_permit_is_held_while_waiting_for_http_or_nats() {
+    let world = World::with_own_nats().await;
+    let server = world.serve(&NARROW).await;
+    let tenant = Client::tenant(&server).await;
+    let conversation = tenant.open().await;
+    let partition = server.journal.partitions().of(conversation);
+    let old = forebay_key(&world);
+    assert_eq!(tenant.send(conversation, json!({"text": "a", "clientId": old})).await.status, 201);
+    let message = |n: usize| json!({"text": "x".repeat(2_000), "clientId": format!("k{n}")});
+    let path = format!("/v1/conversations/{conversation}/messages:batch");
+    for round in 0..6 {
+        let messages: Vec<_> = (0..20).map(|n| message(round * 20 + n)).collect();
+        assert_eq!(tenant.post(&path, json!({ "messages": messages })).await.status, 201);
+    }
+    let mut writer = projector(&world, &server, partition);
+    while writer.step().await.unwrap() != forebay::projection::Step::Idle {}
+    // Behind the tail, which holds the last record alone, and beyond the keys that memory has forgotten.
+    assert_eq!(world.ends(&server).await, [8]);
+    world.execute("UPDATE checkpoints SET position = 6").await;
+
+    world.pause_nats().await;
+    let janitor = Janitor {
+        log: server.log.clone(),
+        database: server.pools.1.clone(),
+        retention: Duration::ZERO,
+        epoch: server.shape.epoch.clone(),
+        clock: world.clock.clone(),
+    };
+    let verifier = world.verifier(&server);
+    let mut writer = projector(&world, &server, partition);
+    let by_old_key = json!({"text": "b", "clientId": format!("{}0", &old[..old.len() - 1])});
+    let waiting = [
+        async { drop(writer.step().await) }.boxed(),
+        async { drop(janitor.step().await) }.boxed(),
+        async { drop(verifier.run(&|_| {}).await) }.boxed(),
+        // A cold look-up, and then the log.
+        async { drop(tenant.send(conversation, by_old_key).await) }.boxed(),
+    ];
+    let mut first = select_all(waiting);
+    let (interactive, background) = &server.pools;
+    let watching = async {
+        // A connection that was made for somebody and is idle again: each pool has been used.
+        let idle = || {
+            [interactive.status(), background.status()]
+                .iter()
+                .all(|status| status.idle == 1 && status.gate.in_use + status.gate.waiting == 0)
+        };
+        assert_eq!(interactive.status().idle, 0, "nobody has used it yet");
+        eventually("each has asked Postgres", async || idle()).await;
+        let mut tick = interval(Duration::from_millis(10));
+        for _ in 0..60 {
+            tick.tick().await;
+            assert!(idle(), "{:?} {:?}", interactive.status(), background.status());
+        }
+        let soon = world.clock.now() + Duration::from_millis(200);
+        drop((interactive.acquire(soon).await.unwrap(), background.acquire(soon).await.unwrap()));
+    };
+    tokio::select! {
+        biased;
+        (_, index, _) = &mut first => panic!("number {index} did not wait for the log"),
+        () = watching => {}
+    }
+    world.resume_nats().await;
+    join_all(first.into_inner()).await;
+    server.stop().await;
+}
+
+/// A key that says itself that it was made before everything that memory still has.
+fn forebay_key(world: &World) -> String {
+    let millis = world.clock.timestamp().millis() - 60_000;
+    uuid::Builder::from_unix_timestamp_millis(millis, &[7; 10]).into_uuid().to_string()
+}
