@@ -17,6 +17,7 @@ mod directory;
 mod history;
 mod ingest;
 mod journal;
+mod operate;
 mod projection;
 mod sandbox;
 mod store;
