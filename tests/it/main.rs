@@ -13,6 +13,7 @@
 
 mod api;
 mod bucket;
+mod cli;
 mod directory;
 mod history;
 mod ingest;
