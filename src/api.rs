@@ -148,7 +148,6 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
     let probes = Arc::new(Probes { board, clock: clock.clone(), render: fittings.render });
     States {
         sends: Arc::new(Sends {
-            policy: ingest.policy().and_then(|policy| policy.to_string().try_into().ok()),
             doorkeeper: Arc::clone(&doorkeeper),
             ingest: ingest.clone(),
             clock: clock.clone(),

@@ -32,6 +32,9 @@ pub(crate) enum Failed {
     /// 5: a check found a problem, which has been printed.
     #[error("{0}")]
     Found(String),
+    /// 130: a signal came before the end.
+    #[error("interrupted")]
+    Interrupted,
     /// As a command ended that was run for somebody.
     #[error("the command ended with {0}")]
     Command(std::process::ExitStatus),
@@ -45,6 +48,7 @@ const EXIT_NOT_READY: u8 = 3;
 const EXIT_CONFLICT: u8 = 4;
 const EXIT_FOUND: u8 = 5;
 const EXIT_CONFIGURATION: u8 = 64;
+const EXIT_INTERRUPTED: u8 = 130;
 
 impl Failed {
     fn code(&self) -> u8 {
@@ -52,6 +56,7 @@ impl Failed {
             Self::NotReady(_) => EXIT_NOT_READY,
             Self::Conflict(_) => EXIT_CONFLICT,
             Self::Found(_) => EXIT_FOUND,
+            Self::Interrupted => EXIT_INTERRUPTED,
             Self::Command(status) => {
                 status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(EXIT_FAILURE)
             }
@@ -139,10 +144,16 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Dev(arguments) => dev::run(arguments).await,
         Command::Demo(arguments) => demo::run(arguments).await,
         Command::Serve(arguments) => serve_until_asked(arguments).await,
-        Command::Migrate(flags) => operator::migrate(&flags.config()?).await,
+        Command::Migrate(flags) => {
+            operator::migrate(&flags.config_without(&[operator::ADMIN_TOKEN])?).await
+        }
         Command::Streams(command) => operator::streams(command).await,
-        Command::Rebuild(flags) => operator::rebuild(&flags.config()?).await,
-        Command::Verify(flags) => operator::verify(&flags.config()?).await,
+        Command::Rebuild(flags) => {
+            operator::rebuild(&flags.config_without(&[operator::ADMIN_TOKEN])?).await
+        }
+        Command::Verify(flags) => {
+            operator::verify(&flags.config_without(&[operator::ADMIN_TOKEN])?).await
+        }
         Command::Bench(command) => bench::run(command).await,
         Command::Config(arguments) => settings::print(&arguments),
         Command::Healthcheck(arguments) => operator::healthcheck(&arguments).await,

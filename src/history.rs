@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::clock::{Clock, Timestamp};
 use crate::event::limits::PAGE_MESSAGES_MAX;
 use crate::event::{Body, ChannelId, ConversationId, Json, TenantId};
-use crate::journal::{Head, Journal, Status, Tail};
+use crate::journal::{self, Head, Journal, Status, Tail};
 use crate::store::{self, Interactive, conversations, page};
 
 pub use seam::{Item, Order, Page, Query};
@@ -37,6 +37,9 @@ pub enum Error {
     /// A look at a conversation needs Postgres and cannot have it now.
     #[error("Postgres cannot be asked now")]
     DatabaseUnavailable(#[source] Option<store::Error>),
+    /// Whether there is such a conversation is not known now, because the log cannot be asked.
+    #[error("the log cannot be asked now")]
+    LogUnavailable(#[source] journal::Error),
     /// Postgres answered what cannot be.
     #[error("reading from Postgres")]
     Store(#[source] store::Error),
@@ -73,11 +76,32 @@ impl History {
         Self { journal, database, clock }
     }
 
-    /// A page of a conversation. Touches Postgres only for what the tail does not have.
+    /// A page of a conversation. Touches Postgres only for what the tail does not have, and the log only before it says
+    /// that there is no such conversation: another node may have opened it a moment ago.
     ///
     /// # Errors
     /// [`Error::ReplayUnavailable`] when not even one message can be told.
     pub async fn page(
+        &self,
+        tenant: TenantId,
+        conversation: ConversationId,
+        query: Query,
+    ) -> Result<Page, Error> {
+        match self.try_page(tenant, conversation, query).await {
+            Err(Error::NotFound) => {
+                self.level(conversation).await?;
+                self.try_page(tenant, conversation, query).await
+            }
+            other => other,
+        }
+    }
+
+    async fn level(&self, conversation: ConversationId) -> Result<(), Error> {
+        let levelled = self.journal.level(conversation, self.deadline()).await;
+        levelled.map_err(Error::LogUnavailable)
+    }
+
+    async fn try_page(
         &self,
         tenant: TenantId,
         conversation: ConversationId,
@@ -123,6 +147,18 @@ impl History {
     /// # Errors
     /// [`Error::DatabaseUnavailable`] when memory does not know enough and Postgres cannot be asked.
     pub async fn conversation(
+        &self,
+        tenant: TenantId,
+        conversation: ConversationId,
+    ) -> Result<Option<View>, Error> {
+        if let Some(view) = self.try_conversation(tenant, conversation).await? {
+            return Ok(Some(view));
+        }
+        self.level(conversation).await?;
+        self.try_conversation(tenant, conversation).await
+    }
+
+    async fn try_conversation(
         &self,
         tenant: TenantId,
         conversation: ConversationId,

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 
 use crate::clock::{Clock, Timestamp};
-use crate::event::{ConversationId, MessageId, TenantId};
+use crate::directory::Tenant;
+use crate::event::{ConversationId, MessageId};
 use crate::journal::{self, Busy, Draft, Head, Journal, Place, Seed, Status, Stored, Verdict};
 use crate::metrics::{self, Refusal};
 use crate::store::{self, Interactive, conversations, seeds};
@@ -52,6 +53,7 @@ pub struct Ingest {
 #[derive(Debug)]
 struct Shared {
     clock: Clock,
+    policy: Option<Policy>,
     quota: Mutex<Quota>,
     rng: Mutex<StdRng>,
     metrics: metrics::Ingest,
@@ -67,7 +69,7 @@ impl Ingest {
         metrics: metrics::Ingest,
     ) -> Self {
         let (quota, rng) = (Mutex::new(Quota::new(policy)), Mutex::new(rng));
-        Self { journal, database, shared: Arc::new(Shared { clock, quota, rng, metrics }) }
+        Self { journal, database, shared: Arc::new(Shared { clock, policy, quota, rng, metrics }) }
     }
 
     /// Reserves room for a request of about this many bytes, before its body is read.
@@ -85,16 +87,19 @@ impl Ingest {
         })
     }
 
-    /// Takes from the tenant's quota.
-    pub fn take_quota(&self, tenant: TenantId, messages: u32) -> quota::Decision {
+    /// Takes from the tenant's quota: its own, or the one that every tenant has on this node.
+    pub fn take_quota(&self, tenant: &Tenant, messages: u32) -> (Option<Policy>, quota::Decision) {
+        let own = tenant.send_quota.and_then(|own| {
+            let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+            Policy::new(number(own.per_second), number(own.burst))
+        });
+        let policy = own.or(self.shared.policy);
+        if policy.is_none() {
+            return (None, quota::Decision::Unlimited);
+        }
         let now = self.shared.clock.now();
         let mut quota = self.shared.quota.lock().unwrap_or_else(PoisonError::into_inner);
-        quota.on_send(tenant, messages, now)
-    }
-
-    /// The quota that every tenant has on this node.
-    pub fn policy(&self) -> Option<Policy> {
-        self.shared.quota.lock().unwrap_or_else(PoisonError::into_inner).policy()
+        (policy, quota.on_send_under(policy, tenant.id, messages, now))
     }
 
     /// An id for an event that has no key.

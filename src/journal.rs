@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
+use tracing::debug;
 
 use crate::clock::Clock;
 use crate::event::record::CodecError;
 use crate::event::{ConversationId, NodeId, Partition, Partitions};
-use crate::lifecycle::{Kind, Supervisor};
+use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::Log;
 use crate::metrics::Metrics;
 
@@ -39,6 +40,9 @@ pub enum Error {
     /// Memory does not know the conversation or a key: the drafts are to come again with a seed. Nothing was stored.
     #[error("memory does not know the conversation or a key")]
     Cold(Vec<Draft>),
+    /// It would be refused for what the fold says, and the fold may lag behind the log.
+    #[error("the fold may lag behind the log")]
+    Doubtful(Vec<Draft>),
     /// Nothing was stored.
     #[error("nothing was appended")]
     Unanswered(#[source] Unanswered),
@@ -107,6 +111,7 @@ pub struct Journal {
 
 #[derive(Debug)]
 struct Inner {
+    log: Log,
     partitions: Partitions,
     tails: Vec<Tail>,
     inboxes: Vec<mpsc::Sender<draft::Request<writer::Ticket>>>,
@@ -171,7 +176,13 @@ impl Journal {
             tails.push(tail);
             inboxes.push(inbox);
         }
-        let inner = Inner { partitions: opening.partitions, tails, inboxes, clock: opening.clock };
+        let inner = Inner {
+            log: opening.log,
+            partitions: opening.partitions,
+            tails,
+            inboxes,
+            clock: opening.clock,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -203,9 +214,37 @@ impl Journal {
         self.tail_of(conversation).admit(bytes, self.inner.clock.now())
     }
 
+    /// Brings the fold of a conversation's partition up to where the log ends now.
+    ///
+    /// # Errors
+    /// [`Error::Late`] when that is not known or not reached before `deadline`.
+    pub async fn level(
+        &self,
+        conversation: ConversationId,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let tail = self.tail_of(conversation);
+        let levelling = async {
+            let end = self.inner.log.bounds(tail.partition()).await?.last;
+            // The sender of this channel lives in the tail itself.
+            drop(tail.advanced().wait_for(|position| *position >= end).await);
+            Ok(())
+        };
+        match tokio::time::timeout_at(deadline.into(), levelling).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                let error: crate::log::Error = error;
+                debug!(error = %chain(&error), "the end of the log is not known");
+                Err(Error::Late)
+            }
+            Err(_elapsed) => Err(Error::Late),
+        }
+    }
+
     /// Appends drafts of one conversation next to each other and in order: one verdict each.
     ///
     /// Idempotency key: each draft's id, where it has a client id. They commit together, in one record.
+    /// A refusal is given only on a fold that was level with the log after the call began.
     /// Not cancel safe: what was handed over may be stored although nobody waits for the verdicts.
     ///
     /// # Errors
@@ -218,16 +257,42 @@ impl Journal {
         seed: Option<Seed>,
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
+        let again = seed.clone();
+        let doubtful = match self.ask(place, (drafts, seed), false, deadline).await {
+            Err(Error::Doubtful(drafts)) => drafts,
+            other => return other,
+        };
+        let Some(conversation) = doubtful.first().map(|draft| draft.conversation) else {
+            return Ok(Vec::new());
+        };
+        self.level(conversation, deadline).await?;
+        let bytes = doubtful.iter().map(|draft| draft.body.size()).sum();
+        let place = self.admit(conversation, bytes).map_err(|_busy| Error::Late)?;
+        match self.ask(place, (doubtful, again), true, deadline).await {
+            // Another record took the place meanwhile; whoever loses that often sends again.
+            Err(Error::Doubtful(_)) => Err(Error::Late),
+            other => other,
+        }
+    }
+
+    async fn ask(
+        &self,
+        place: Place,
+        (drafts, seed): (Vec<Draft>, Option<Seed>),
+        is_level: bool,
+        deadline: Instant,
+    ) -> Result<Vec<Verdict>, Error> {
         let (reply, answer) = oneshot::channel();
         let inbox = &self.inner.inboxes[place.partition().index()];
         let ticket = writer::Ticket { reply, place };
-        let request = draft::Request { ticket, drafts, seed, deadline };
+        let request = draft::Request { ticket, drafts, seed, deadline, is_level };
         // The inbox has as many places as are given out, so it can only be closed.
         inbox.try_send(request).map_err(|_closed| Error::Stopping)?;
         match answer.await {
             Ok(verdicts) => verdicts.map_err(|unanswered| match unanswered {
                 Unanswered::Late => Error::Late,
                 Unanswered::Cold(drafts) => Error::Cold(drafts),
+                Unanswered::Doubtful(drafts) => Error::Doubtful(drafts),
                 refused @ Unanswered::Refused(_) => Error::Unanswered(refused),
             }),
             Err(_writer_gone) => Err(Error::Stopping),

@@ -3,6 +3,7 @@
 //! Does not let one bad event stop a partition: it goes to quarantine, and its seq becomes a tombstone.
 
 pub mod batch;
+pub mod directory;
 pub mod poison;
 pub mod rebuild;
 
@@ -63,6 +64,9 @@ pub enum Error {
         #[source]
         source: CodecError,
     },
+    /// Postgres failed while tenants and channels were written.
+    #[error("projecting the directory")]
+    Directory(#[source] store::Error),
     /// Postgres failed while the tables were rebuilt; the old ones are in place.
     #[error("rebuilding the tables")]
     Rebuild(#[source] store::Error),

@@ -19,7 +19,7 @@ use crate::admission::Overload;
 
 pub use messages::{page, seeds};
 pub use pool::savepoint;
-pub use pool::{Background, Interactive, Lease, Limits, Settings, open};
+pub use pool::{Background, Interactive, Lease, Limits, Settings, open, open_counted};
 pub use session::{Schema, Target};
 pub use sqlx::PgConnection;
 

@@ -3,7 +3,7 @@
 //! Does not name metrics and does not log.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
@@ -99,7 +99,8 @@ pub fn install(filter: &str, format: Format) -> Result<(), Error> {
     let parsed = EnvFilter::try_new(filter)
         .map_err(|source| Error::Filter { filter: filter.to_owned(), source })?;
     let registry = tracing_subscriber::registry().with(parsed);
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let is_terminal = io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(is_terminal);
     match format {
         Format::Compact => registry.with(lines.compact()).try_init(),
         Format::Json => {

@@ -48,8 +48,6 @@ pub(super) struct Sends {
     pub(super) doorkeeper: Arc<Doorkeeper>,
     pub(super) ingest: Ingest,
     pub(super) clock: Clock,
-    /// What the header `RateLimit-Policy` says.
-    pub(super) policy: Option<HeaderValue>,
 }
 
 /// What pages can touch.
@@ -160,11 +158,12 @@ impl Sends {
     }
 
     fn spend(&self, tenant: &Tenant, messages: u32) -> Result<QuotaHeaders, Problem> {
+        let (policy, decision) = self.ingest.take_quota(tenant, messages);
         let quota = |left: Left| QuotaHeaders {
-            policy: self.policy.clone(),
+            policy: policy.and_then(|policy| policy.to_string().try_into().ok()),
             left: HeaderValue::try_from(left.to_string()).ok(),
         };
-        match self.ingest.take_quota(tenant.id, messages) {
+        match decision {
             Decision::Unlimited => Ok(QuotaHeaders::default()),
             Decision::Allowed(left) => Ok(quota(left)),
             Decision::Refused { left, retry_after } => {

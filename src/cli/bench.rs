@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
 use super::apart::{self, Apart, Services};
-use super::operator;
 use super::serve::{self, Server};
+use super::{Failed, operator};
 use crate::bench::lineup::{Places, Variant};
 use crate::bench::send::{self, Answer, Hook, Hooks, Pids, Target};
 use crate::bench::{append, report};
@@ -311,7 +311,9 @@ fn tell(text: &str, figures: &impl Serialize, file: Option<&Path>) -> anyhow::Re
 
 fn verdict(audit: Option<Audit>) -> anyhow::Result<()> {
     match audit {
-        Some(audit) if !audit.is_clean() => bail!("the log does not hold what was acknowledged"),
+        Some(audit) if !audit.is_clean() => {
+            Err(Failed::Found("the log does not hold what was acknowledged".to_owned()).into())
+        }
         Some(_) | None => Ok(()),
     }
 }

@@ -67,7 +67,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let house = House::set_up(plan, &clock).await?;
     let tour = tokio::select! {
         tour = tour(&house, &narrator, &clock) => tour,
-        _ = crate::lifecycle::signal() => Err(Failed::Conflict("interrupted".to_owned()).into()),
+        _ = crate::lifecycle::signal() => Err(Failed::Interrupted.into()),
     };
     narrator.finish();
     house.take_down().await?;

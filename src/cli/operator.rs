@@ -13,7 +13,7 @@ use super::{Failed, print, say};
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::log::{Log, streams};
-use crate::operate::verify::{Findings, Verifier};
+use crate::operate::verify::{self, Findings, Verifier};
 use crate::projection::rebuild::Rebuild;
 use crate::store::{self, schema};
 
@@ -25,6 +25,10 @@ const PROBE_MAX: Duration = Duration::from_secs(3);
 
 /// Longest answer that is read: a page of metrics is the longest.
 const ANSWER_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Settings that a command may not need, with values that pass for them.
+pub(crate) const ADMIN_TOKEN: (&str, &str) = ("FOREBAY_ADMIN_TOKEN", "this-command-needs-no-token");
+const DATABASE_URL: (&str, &str) = ("DATABASE_URL", "postgres://none");
 
 /// `forebay streams …`
 #[derive(Subcommand, Debug)]
@@ -60,7 +64,7 @@ pub(crate) async fn migrate(config: &Config) -> anyhow::Result<()> {
 pub(crate) async fn streams(command: Streams) -> anyhow::Result<()> {
     match command {
         Streams::Apply(flags) => {
-            let log = Log::connect(flags.config()?.log).await?;
+            let log = Log::connect(flags.config_without(&[ADMIN_TOKEN, DATABASE_URL])?.log).await?;
             let epoch = format!("{:08x}", super::seed() & 0xffff_ffff);
             let shape = streams::apply(&log, &epoch).await.map_err(refused)?;
             let count = shape.partitions.count();
@@ -68,7 +72,7 @@ pub(crate) async fn streams(command: Streams) -> anyhow::Result<()> {
             Ok(())
         }
         Streams::Check(flags) => {
-            let log = Log::connect(flags.config()?.log).await?;
+            let log = Log::connect(flags.config_without(&[ADMIN_TOKEN, DATABASE_URL])?.log).await?;
             let drifts = streams::check(&log).await.map_err(refused)?;
             for drift in &drifts {
                 let remedy = if drift.mendable { "" } else { " (cannot be changed)" };
@@ -122,9 +126,18 @@ pub(crate) async fn verify(config: &Config) -> anyhow::Result<()> {
     let (partitions, epoch) = (shape.partitions, shape.epoch);
     let verifier = Verifier { log, partitions, epoch, database, clock };
     let bar = counter("events compared");
-    let findings = verifier.run(&|events| bar.set_position(events)).await?;
+    let findings = verifier.run(&|events| bar.set_position(events)).await;
+    let findings = findings.map_err(of_another_log)?;
     bar.finish_and_clear();
     report(&findings)
+}
+
+/// Rows of another log are a conflict; everything else is a failure.
+fn of_another_log(error: verify::Error) -> anyhow::Error {
+    if matches!(error, verify::Error::OtherLog { .. }) {
+        return Failed::Conflict(error.to_string()).into();
+    }
+    error.into()
 }
 
 /// Prints what a comparison found.
@@ -176,6 +189,7 @@ pub(crate) async fn healthcheck(arguments: &HealthArguments) -> anyhow::Result<(
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).unwrap_or("?");
     if status == "200" {
+        say("ready");
         return Ok(());
     }
     Err(Failed::NotReady(format!("{url}: {status} {}", body.trim())).into())

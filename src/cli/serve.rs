@@ -19,7 +19,7 @@ use crate::api;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::directory::{self, Directory};
-use crate::event::{NodeId, Partitions};
+use crate::event::NodeId;
 use crate::history::History;
 use crate::ingest::Ingest;
 use crate::journal::{self, Journal, Recall, snapshot};
@@ -125,10 +125,10 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     let epoch = format!("{:08x}", rand::RngExt::random::<u32>(&mut rng));
     let shape = streams::apply(&log, &epoch).await?;
     let (metrics, exporter) = telemetry::metrics(shape.partitions.count())?;
-    let (interactive, background) = store::open(&config.store(), &clock);
+    let (interactive, background) = store::open_counted(&config.store(), &clock, metrics.clone());
     let directory = open_directory(&log, &supervisor, &config, (&clock, &mut rng)).await?;
     let migrated = migrate(config.database.clone(), shape.clone(), clock.clone()).await;
-    let recalls = recall(&log, shape.partitions, &background, &clock).await;
+    let recalls = recall(&log, &shape, &background, &clock).await;
     let node = NodeId::generate(clock.timestamp(), &mut rng);
     let opening = journal::Opening {
         log: log.clone(),
@@ -152,7 +152,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         metrics: &metrics,
         board: &board,
     };
-    house.supervise_background(migrated);
+    house.supervise_background(migrated, &directory);
     house.supervise_watch((interactive.clone(), exporter.clone()));
     let ingest = Ingest::new(
         (journal.clone(), interactive.clone()),
@@ -275,7 +275,7 @@ async fn migrate(database: store::Target, shape: streams::Shape, clock: Clock) -
 /// What the fold may begin with: checkpoints if Postgres answers, heads if a node saved some.
 async fn recall(
     log: &Log,
-    partitions: Partitions,
+    shape: &streams::Shape,
     background: &Background,
     clock: &Clock,
 ) -> Vec<Recall> {
@@ -290,8 +290,11 @@ async fn recall(
     let found = found.unwrap_or_default();
     let snapshots = log.snapshots();
     let mut recalls = Vec::new();
-    for partition in partitions.all() {
-        let of_this = found.iter().find(|row| row.partition == partition.number());
+    // Positions of another log say nothing of this one.
+    let of_this_log = |row: &&checkpoints::Checkpoint| row.epoch == shape.epoch;
+    for partition in shape.partitions.all() {
+        let mut own = found.iter().filter(of_this_log);
+        let of_this = own.find(|row| row.partition == partition.number());
         let checkpoint = of_this.map(|row| row.position);
         let snapshot = snapshot::load(partition, &snapshots, clock).await;
         recalls.push(Recall { checkpoint, snapshot });

@@ -28,6 +28,19 @@ impl Flags {
     }
 }
 
+impl Flags {
+    /// The configuration for a command that does not need these settings: they may be missing.
+    pub(crate) fn config_without(&self, unneeded: &[(&str, &str)]) -> Result<Config, Failed> {
+        let look_up = |name: &str| {
+            let is_given = |file: String| self.look_up(&file).is_some();
+            let passing = unneeded.iter().find(|(setting, _)| *setting == name);
+            let passing = passing.filter(|_| !is_given(format!("{name}_FILE")));
+            self.look_up(name).or_else(|| passing.map(|(_, value)| (*value).to_owned()))
+        };
+        Ok(Config::read(&look_up)?)
+    }
+}
+
 impl FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut flags = Self::default();
@@ -87,7 +100,9 @@ struct Line {
 /// Prints every setting, and fails when they are no configuration.
 pub(crate) fn print(arguments: &ConfigArguments) -> anyhow::Result<()> {
     let line = |row: &Setting| {
+        let in_a_file = || arguments.flags.look_up(&format!("{}_FILE", row.name));
         let given = arguments.flags.look_up(row.name);
+        let given = given.or_else(|| in_a_file().filter(|_| row.secret));
         let value = match given {
             Some(_) if row.secret => "***".to_owned(),
             Some(value) => value,

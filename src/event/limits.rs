@@ -49,7 +49,7 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Most events of one record. The group commit's bound: at 300 bytes each, 300 KB of one fsync.
 pub const RECORD_EVENTS_MAX: usize = 1_000;
 
-/// Largest record, in bytes. Half of the `max_payload` that the shipped NATS configuration sets (1 MiB).
+/// Largest record, in bytes. A quarter of the `max_payload` that the shipped NATS configuration sets (2 MB).
 pub const RECORD_BYTES_MAX: usize = 512 * 1024;
 
 /// What an event costs in a record beside its content, in bytes; an upper bound that a test checks.

@@ -192,14 +192,16 @@ fn stored_item(entry: crate::store::messages::Entry) -> Item {
 
 /// Cuts to the size of a page and says where it stands. It is incomplete when it ends before limit, size and end.
 fn page_of(mut items: Vec<Item>, head_seq: u64, projected_seq: Option<u64>, query: Query) -> Page {
-    let mut bytes = 0;
-    let fitting = items.iter().take_while(|item| {
-        let fits = bytes < PAGE_BYTES_MAX;
+    let (mut bytes, mut fitting) = (0, 0);
+    for item in &items {
+        if bytes >= PAGE_BYTES_MAX {
+            break;
+        }
         bytes += item.event().map_or(0, |event| event.body.size());
-        fits
-    });
-    let fitting = fitting.count();
-    let is_full = items.len() == query.limit || fitting < items.len();
+        fitting += 1;
+    }
+    // Postgres ends its part at the same size, so that the last bytes count and not what was cut.
+    let is_full = items.len() == query.limit || bytes >= PAGE_BYTES_MAX;
     items.truncate(fitting);
     let start = match query.order {
         Order::Ascending => query.after.unwrap_or(0),
@@ -212,3 +214,6 @@ fn page_of(mut items: Vec<Item>, head_seq: u64, projected_seq: Option<u64>, quer
     };
     Page { items, watermark, head_seq, projected_seq, has_more, complete: is_full || !has_more }
 }
+
+#[cfg(test)]
+mod tests;

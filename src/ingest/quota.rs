@@ -97,7 +97,18 @@ impl Quota {
 
     /// Counts a send of so many messages, if they all may go.
     pub fn on_send(&mut self, tenant: TenantId, messages: u32, now: Instant) -> Decision {
-        let Some(policy) = self.policy else {
+        self.on_send_under(self.policy, tenant, messages, now)
+    }
+
+    /// The same for a tenant with a policy of its own.
+    pub fn on_send_under(
+        &mut self,
+        policy: Option<Policy>,
+        tenant: TenantId,
+        messages: u32,
+        now: Instant,
+    ) -> Decision {
+        let Some(policy) = policy else {
             return Decision::Unlimited;
         };
         if messages > policy.burst {

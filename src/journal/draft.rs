@@ -96,6 +96,9 @@ pub struct Request<T> {
     pub seed: Option<Seed>,
     /// When nobody waits any more.
     pub deadline: Instant,
+    /// Whether the fold was brought level with the log since the request was made. Only then may it be refused for
+    /// what the fold does not have: another node may have opened or reopened the conversation a moment ago.
+    pub is_level: bool,
 }
 
 /// Where and when an event was stored.
@@ -137,6 +140,10 @@ pub enum Unanswered {
     /// drafts come back.
     #[error("memory does not know the conversation or a key")]
     Cold(Vec<Draft>),
+    /// It would be refused for what the fold says, and the fold may lag behind the log. Nothing was stored; the drafts
+    /// come back, to be asked again once the fold is level.
+    #[error("the fold may lag behind the log")]
+    Doubtful(Vec<Draft>),
     /// JetStream refused the record, for example because the disk is full; nothing of it is in the log.
     #[error("the log refused the record: {0}")]
     Refused(String),

@@ -332,7 +332,9 @@ impl<T> Sequencer<T> {
             let Staged { ticket, seed, deadline, .. } = staged;
             // Whoever was told that it is late sends again, so its drafts need no second try.
             if let Some(ticket) = ticket {
-                self.queue.push_front(Request { ticket, drafts, seed, deadline });
+                // Settled or not, the fold has moved on since: what it refuses is to be looked at anew.
+                let is_level = false;
+                self.queue.push_front(Request { ticket, drafts, seed, deadline, is_level });
             }
         }
         Next::Lost
@@ -348,9 +350,12 @@ fn stage_request<T>(
     staging: &mut Staging<'_>,
     request: Request<T>,
 ) -> Result<Staged<T>, Answer<T>> {
-    let Request { ticket, drafts, seed, deadline } = request;
+    let Request { ticket, drafts, seed, deadline, is_level } = request;
     if staging.is_cold(&drafts, seed.as_ref()) {
         return Err(Answer { ticket, verdicts: Err(Unanswered::Cold(drafts)) });
+    }
+    if !is_level && staging.is_refusing(&drafts, seed.as_ref()) {
+        return Err(Answer { ticket, verdicts: Err(Unanswered::Doubtful(drafts)) });
     }
     let mut slots = Vec::with_capacity(drafts.len());
     for draft in drafts {

@@ -3,8 +3,8 @@
 //! until its fate is known.
 //! Does not decide; every decision is the sequencer's or the turns'.
 
-use std::future::Future;
-use std::pin::Pin;
+mod operation;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,10 +19,12 @@ use super::follower::{self, Arrival};
 use super::sequencer::{Next, Sequencer};
 use super::tail::{Place, Tail};
 use super::turns::{Loss, Turns};
+use operation::{Done, Operation, under_way};
+
 use crate::clock::Clock;
 use crate::event::{NodeId, RecordId};
 use crate::lifecycle::Stop;
-use crate::log::{Announcements, Log, Outcome, Outgoing};
+use crate::log::{Announcements, Log, Outcome};
 use crate::metrics;
 
 /// Requests taken from the inbox at once.
@@ -31,26 +33,12 @@ const INBOX_BATCH: usize = 512;
 /// Pause before a record in doubt is published again, unless the connection comes back earlier.
 const DOUBT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long the follower may take to bring a conflicting record before it is fetched.
-const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
-
-/// Most records that are fetched after a conflict; the follower brings the rest.
-const FETCH_RECORDS_MAX: u64 = 64;
-
 /// Who waits for verdicts, and the room that the request takes meanwhile.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) reply: oneshot::Sender<Result<Vec<Verdict>, Unanswered>>,
     pub(super) place: Place,
 }
-
-/// What the writer has under way outside of this process.
-enum Done {
-    Published { id: RecordId, outcome: Outcome },
-    Fetched(Vec<(u64, Bytes)>),
-}
-
-type Operation = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// One partition's writer.
 pub(super) struct Writer {
@@ -179,50 +167,6 @@ impl Writer {
             self.tail.note_progress(self.sequencer.has_queue(), now);
         }
         None
-    }
-
-    /// Publishes now, or after a pause that ends early when the connection comes back.
-    fn publish(&self, outgoing: Outgoing, pause: Option<Duration>) -> Operation {
-        let (log, partition) = (self.log.clone(), self.tail.partition());
-        let mut connects = log.write_connects();
-        connects.mark_unchanged();
-        Box::pin(async move {
-            if let Some(pause) = pause {
-                drop(tokio::time::timeout(pause, connects.changed()).await);
-                connects.mark_unchanged();
-            }
-            let id = outgoing.id;
-            let outcome = tokio::select! {
-                outcome = log.append(partition, outgoing) => outcome,
-                // The answer went down with the old connection; waiting for it would only cost time.
-                Ok(()) = connects.changed() => {
-                    Outcome::Unknown { reason: "reconnected before the answer came".to_owned() }
-                }
-            };
-            Done::Published { id, outcome }
-        })
-    }
-
-    /// Waits for the follower and then fetches what it did not bring.
-    fn fetch(&self, last: u64) -> Operation {
-        let (log, tail) = (self.log.clone(), self.tail.clone());
-        let mut advanced = tail.advanced();
-        Box::pin(async move {
-            let reached = advanced.wait_for(|position| *position >= last);
-            drop(tokio::time::timeout(FOLLOWER_PATIENCE, reached).await);
-            let mut records = Vec::new();
-            let first = tail.position() + 1;
-            for position in first..=last.min(first + FETCH_RECORDS_MAX) {
-                match log.get(tail.partition(), position).await {
-                    Ok(stored) => records.push((position, stored.bytes)),
-                    Err(error) => {
-                        debug!(position, "a record could not be fetched: {error}");
-                        break;
-                    }
-                }
-            }
-            Done::Fetched(records)
-        })
     }
 
     async fn on_done(&mut self, done: Done) -> Result<(), Error> {
@@ -403,13 +347,5 @@ impl Writer {
         if let Some(node) = node {
             self.turns.on_announcement(NodeId::from_uuid(node), self.clock.now());
         }
-    }
-}
-
-/// The end of what is under way; never, when nothing is.
-async fn under_way(operation: &mut Option<Operation>) -> Done {
-    match operation {
-        Some(operation) => operation.await,
-        None => std::future::pending().await,
     }
 }

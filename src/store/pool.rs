@@ -20,6 +20,7 @@ pub use self::savepoint::savepoint;
 use super::{Error, Kind, Target};
 use crate::admission::{self, Class, Gate, Priority};
 use crate::clock::Clock;
+use crate::metrics::{self, Metrics};
 
 /// How long a connection may be idle before it is asked whether it still lives. Firewalls and poolers drop idle
 /// sessions after minutes; `PgBouncer`'s own `server_check_delay` is the same 30 s.
@@ -85,12 +86,23 @@ pub struct Status {
 
 /// Both pools. Nothing is connected yet: a server starts while Postgres is away.
 pub fn open(settings: &Settings, clock: &Clock) -> (Interactive, Background) {
-    let pool = |name, limits| Pool::new(name, limits, settings.target.clone(), clock.clone());
-    let interactive = pool("interactive", settings.interactive);
+    open_counted(settings, clock, Metrics::silent(0))
+}
+
+/// The same, with acquires counted and timed.
+pub fn open_counted(
+    settings: &Settings,
+    clock: &Clock,
+    metrics: Metrics,
+) -> (Interactive, Background) {
+    let pool = |name, limits, metrics| {
+        Pool::new((name, metrics), limits, settings.target.clone(), clock.clone())
+    };
+    let interactive = pool("interactive", settings.interactive, metrics.interactive);
     let background = if settings.background.connections == 0 {
         Arc::clone(&interactive)
     } else {
-        pool("background", settings.background)
+        pool("background", settings.background, metrics.background)
     };
     (Interactive(interactive), Background(background))
 }
@@ -141,6 +153,7 @@ impl Background {
 
 struct Pool {
     name: &'static str,
+    metrics: metrics::Pool,
     gate: Gate,
     target: Target,
     statement_timeout: Duration,
@@ -163,9 +176,15 @@ struct Health {
 }
 
 impl Pool {
-    fn new(name: &'static str, limits: Limits, target: Target, clock: Clock) -> Arc<Self> {
+    fn new(
+        (name, metrics): (&'static str, metrics::Pool),
+        limits: Limits,
+        target: Target,
+        clock: Clock,
+    ) -> Arc<Self> {
         Arc::new(Self {
             name,
+            metrics,
             gate: Gate::new(limits.connections, limits.waiters),
             target,
             statement_timeout: limits.statement_timeout,
@@ -176,6 +195,23 @@ impl Pool {
     }
 
     async fn acquire(
+        pool: &Arc<Self>,
+        priority: Priority,
+        deadline: Instant,
+    ) -> Result<Lease, Error> {
+        let began = pool.clock.now();
+        let acquired = Self::try_acquire(pool, priority, deadline).await;
+        match &acquired {
+            Ok(_) => {
+                let took = pool.clock.now().saturating_duration_since(began);
+                pool.metrics.acquire_duration.record(took.as_secs_f64());
+            }
+            Err(_) => pool.metrics.refused_acquires.increment(1),
+        }
+        acquired
+    }
+
+    async fn try_acquire(
         pool: &Arc<Self>,
         priority: Priority,
         deadline: Instant,

@@ -149,6 +149,7 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_mins(1);
 fn behind(old: &[Checkpoint], new: &[Checkpoint]) -> Option<Swap> {
     old.iter().find_map(|old| {
         let new = new.iter().find(|new| new.partition == old.partition);
+        // Positions of another log cannot be compared: its rows are what the rebuild is to get rid of.
         if new.is_some_and(|new| new.epoch != old.epoch) {
             return None;
         }

@@ -1,6 +1,8 @@
 //! The journal against a real nats-server: receipts, races between nodes, kills and restarts of the server.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay::clock::Clock;
@@ -166,6 +168,58 @@ async fn seq_has_no_hole_and_no_repeat_whatever_crashed() {
     }
     assert_eq!(acknowledged.len(), 640);
     audit(&world.log().await, &a.journal, &acknowledged).await;
+    a.stop().await;
+    b.stop().await;
+}
+
+/// The proof at length: `cargo test --release --test it -- --ignored --nocapture thirty_kills`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute; the short form runs always"]
+async fn thirty_kills_of_the_log_server_under_two_nodes_lose_and_double_nothing() {
+    let world = World::with_own_nats().await;
+    let (a, b) = (world.serve(&[]).await, world.serve(&[]).await);
+    for n in 1..=8 {
+        insist(&a.journal, &open(n)).await;
+    }
+    let (over, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let began = Instant::now();
+    let senders = (0..64_u8).map(|sender| {
+        let journal = if sender % 2 == 0 { a.journal.clone() } else { b.journal.clone() };
+        let (over, told) = (Arc::clone(&over), Arc::clone(&told));
+        tokio::spawn(async move {
+            let mut receipts = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let draft = send(sender % 8 + 1, &format!("{sender}-{}", receipts.len()));
+                receipts.push(insist(&journal, &draft).await);
+                let at = u64::try_from(began.elapsed().as_millis()).unwrap();
+                told.store(at, Ordering::Relaxed);
+            }
+            receipts
+        })
+    });
+    let senders: Vec<_> = senders.collect();
+    let mut longest = Duration::ZERO;
+    for kill in 0..30 {
+        let position = a.journal.tail_of(conversation(1)).position();
+        let moved = position + 50 + kill % 7;
+        let tail = a.journal.tail_of(conversation(1));
+        eventually("the log moves", async || tail.position() > moved).await;
+        world.kill_nats().await;
+        world.restart_nats().await;
+        let back = u64::try_from(began.elapsed().as_millis()).unwrap();
+        eventually("sends are acknowledged again", async || told.load(Ordering::Relaxed) > back)
+            .await;
+        let silence = told.load(Ordering::Relaxed) - back;
+        longest = longest.max(Duration::from_millis(silence));
+    }
+    over.store(true, Ordering::Relaxed);
+    let mut acknowledged = BTreeMap::new();
+    for sender in senders {
+        acknowledged.extend(sender.await.unwrap().into_iter().map(|r| (r.id, r)));
+    }
+    audit(&world.log().await, &a.journal, &acknowledged).await;
+    println!("{} acknowledged, longest silence after a restart {longest:?}", acknowledged.len());
+    assert!(longest <= Duration::from_secs(5), "{longest:?}");
     a.stop().await;
     b.stop().await;
 }

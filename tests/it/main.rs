@@ -5,6 +5,8 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
     missing_docs,
     unreachable_pub,
     clippy::allow_attributes,

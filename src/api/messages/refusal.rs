@@ -91,6 +91,10 @@ pub(in crate::api) fn history_problem(error: &history::Error) -> Problem {
             Problem::new(Code::DatabaseUnavailable, "The database cannot be asked now.")
                 .with_cause(cause)
         }
+        history::Error::LogUnavailable(_) => {
+            let detail = "Whether there is such a conversation is not known while the log is away.";
+            Problem::new(Code::LogUnavailable, detail).with_cause(cause)
+        }
         history::Error::Store(_) => Problem::internal(cause),
     }
 }

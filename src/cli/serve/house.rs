@@ -12,12 +12,14 @@ use super::{Error, migrate};
 use crate::api;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::directory::Directory;
 use crate::journal::{Journal, snapshot};
 use crate::lifecycle::{Kind, Supervisor};
 use crate::log::{Log, streams};
 use crate::metrics::Metrics;
 use crate::operate::janitor::Janitor;
 use crate::operate::watch::Watch;
+use crate::projection::directory::DirectoryProjector;
 use crate::projection::{self, Projector};
 use crate::readiness::{Board, Check};
 use crate::store::{Background, Interactive};
@@ -38,7 +40,7 @@ pub(super) struct House<'a> {
 
 impl House<'_> {
     /// Projection, janitor and snapshots.
-    pub(super) fn supervise_background(&self, migrated: bool) {
+    pub(super) fn supervise_background(&self, migrated: bool, directory: &Directory) {
         let parts = projection::Parts {
             journal: self.journal.clone(),
             log: self.log.clone(),
@@ -69,6 +71,18 @@ impl House<'_> {
             self.supervisor.supervise(Kind::Projection, name, move |stop| {
                 Projector::new(parts.clone(), partition, metrics.clone()).run(stop)
             });
+        }
+        if self.config.projects {
+            let (directory, database) = (directory.clone(), self.background.clone());
+            let clock = self.clock.clone();
+            self.supervisor.supervise(
+                Kind::Projection,
+                "projector of the directory",
+                move |stop| {
+                    let (directory, database) = (directory.clone(), database.clone());
+                    DirectoryProjector::new(directory, database, clock.clone()).run(stop)
+                },
+            );
         }
         let janitor = Janitor {
             log: self.log.clone(),

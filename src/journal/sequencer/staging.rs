@@ -79,6 +79,24 @@ impl<'a> Staging<'a> {
             || drafts.iter().any(|draft| draft.is_keyed() && self.is_key_cold(draft, seed))
     }
 
+    /// Whether one of these drafts of one conversation is refused, or answered with what already is, for the state
+    /// that the conversation is taken to have. Repeats of keys are no such case: they are certain.
+    pub(super) fn is_refusing(&self, drafts: &[Draft], seed: Option<&Seed>) -> bool {
+        let Some(first) = drafts.first() else { return false };
+        let refuses = match self.known(first, seed) {
+            Known::There(head) => {
+                head.tenant == first.tenant && !is_appended(first.intent, head.status)
+            }
+            Known::Absent => !is_opening(first.intent),
+            Known::Cold => false,
+        };
+        let is_repeat = |draft: &Draft| {
+            draft.is_keyed()
+                && (self.keys.contains_key(&draft.id) || self.repeat(draft, seed).is_some())
+        };
+        refuses && !drafts.iter().all(is_repeat)
+    }
+
     /// What is to become of a draft that is not cold, given everything before it. Repeats come first: a message that
     /// was stored before its conversation closed is still a repeat after.
     pub(super) fn decide(&mut self, draft: &Draft, seed: Option<&Seed>) -> Decision {
@@ -92,10 +110,8 @@ impl<'a> Staging<'a> {
         }
         match self.known(draft, seed) {
             Known::There(head) => self.decide_there(draft, head),
-            Known::Absent | Known::Cold => match draft.intent {
-                Intent::OpenNew | Intent::OpenNamed => Decision::Append { seq: 1 },
-                Intent::Send | Intent::Close | Intent::Reopen => Decision::Done(Verdict::NotFound),
-            },
+            Known::Absent | Known::Cold if is_opening(draft.intent) => Decision::Append { seq: 1 },
+            Known::Absent | Known::Cold => Decision::Done(Verdict::NotFound),
         }
     }
 
@@ -105,19 +121,16 @@ impl<'a> Staging<'a> {
         }
         // What came from a seed must be here when the event is appended on top of it.
         self.heads.entry(draft.conversation).or_insert(head);
-        let append = Decision::Append { seq: head.seq + 1 };
-        let already = Receipt { id: draft.id, seq: head.seq, at: draft.at, watermark: head.seq };
-        match (draft.intent, head.status) {
-            (Intent::Send | Intent::Close, Status::Open) | (Intent::Reopen, Status::Closed) => {
-                append
-            }
-            (Intent::Send, Status::Closed) => Decision::Done(Verdict::Closed),
-            (Intent::Close, Status::Closed)
-            | (Intent::Reopen, Status::Open)
-            | (Intent::OpenNew | Intent::OpenNamed, _) => {
-                Decision::Done(Verdict::Duplicate(already))
-            }
+        if is_appended(draft.intent, head.status) {
+            return Decision::Append { seq: head.seq + 1 };
         }
+        Decision::Done(match draft.intent {
+            Intent::Send => Verdict::Closed,
+            Intent::Close | Intent::Reopen | Intent::OpenNew | Intent::OpenNamed => {
+                let (id, seq, at) = (draft.id, head.seq, draft.at);
+                Verdict::Duplicate(Receipt { id, seq, at, watermark: seq })
+            }
+        })
     }
 
     fn known(&self, draft: &Draft, seed: Option<&Seed>) -> Known {
@@ -160,4 +173,17 @@ impl<'a> Staging<'a> {
             && keys.get(draft.id).is_none()
             && seed.is_none_or(|seed| seed.checkpoint < keys.floor())
     }
+}
+
+/// Whether a draft is appended to a conversation that is there.
+fn is_appended(intent: Intent, status: Status) -> bool {
+    match intent {
+        Intent::Send | Intent::Close => status == Status::Open,
+        Intent::Reopen => status == Status::Closed,
+        Intent::OpenNew | Intent::OpenNamed => false,
+    }
+}
+
+fn is_opening(intent: Intent) -> bool {
+    matches!(intent, Intent::OpenNew | Intent::OpenNamed)
 }

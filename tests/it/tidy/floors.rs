@@ -32,7 +32,7 @@ const SQL_ROOMS: [&str; 2] = ["store", "sandbox"];
 const SQL: [&str; 10] = [
     "SELECT",
     "INSERT INTO",
-    "UPDATE",
+    "UPDATE ",
     "DELETE FROM",
     "TRUNCATE",
     "CREATE TABLE",
