@@ -9,7 +9,7 @@ use tracing::warn;
 use crate::clock::Clock;
 use crate::event::{Event, Partition, Partitions, Record};
 use crate::log::{self, Log};
-use crate::store::{self, Background, checkpoints, verify};
+use crate::store::{self, Background, checkpoints, conversations, verify};
 
 /// Events that are compared with one statement.
 const BATCH_EVENTS: usize = 2_000;
@@ -152,7 +152,12 @@ impl Verifier {
         let borrowed: Vec<_> = events.iter().map(|(position, event)| (*position, event)).collect();
         let mut lease = self.database.acquire(self.deadline()).await?;
         let differences = lease
-            .run(self.deadline(), async |conn| verify::compare(conn, partition, &borrowed).await)
+            .run(self.deadline(), async |conn| {
+                let mut found = verify::compare(conn, partition, &borrowed).await?;
+                let heads = conversations::fold(&borrowed);
+                found.extend(verify::compare_heads(conn, partition, &heads).await?);
+                Ok(found)
+            })
             .await?;
         for verify::Difference { conversation, seq, what } in differences {
             let what = match what {

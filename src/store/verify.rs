@@ -80,7 +80,8 @@ pub async fn compare(
     Ok(differences)
 }
 
-/// Compares heads, folded from the whole of what the log has of a partition, with the conversations.
+/// Compares heads, folded from some events of a partition, with the conversations. One that is further is newer, not
+/// different; its opening is compared all the same.
 ///
 /// # Errors
 /// [`Error::Statement`], [`Error::Inconsistent`] or [`Error::Unstorable`].

@@ -15,10 +15,12 @@
 
 mod api;
 mod bucket;
+mod cli;
 mod directory;
 mod history;
 mod ingest;
 mod journal;
+mod operate;
 mod projection;
 mod sandbox;
 mod store;
