@@ -195,6 +195,8 @@ async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()
             ("FOREBAY_ADMIN_TOKEN", "operator-of-the-benchmark".to_owned()),
             ("FOREBAY_LISTEN", "127.0.0.1:0".to_owned()),
             ("FOREBAY_PROJECT", "off".to_owned()),
+            // Two logs share a server that reserves what they may grow to.
+            ("FOREBAY_PARTITION_BYTES_MAX", (8_u64 << 30).to_string()),
         ];
         let look_up = |name: &str| {
             settings.iter().find(|(set, _)| *set == name).map(|(_, value)| value.clone())
