@@ -87,17 +87,18 @@ impl History {
         conversation: ConversationId,
         query: Query,
     ) -> Result<Page, Error> {
-        match self.try_page(tenant, conversation, query).await {
+        let deadline = self.deadline();
+        match self.try_page(tenant, conversation, query, deadline).await {
             Err(Error::NotFound) => {
-                self.level(conversation).await?;
-                self.try_page(tenant, conversation, query).await
+                self.level(conversation, deadline).await?;
+                self.try_page(tenant, conversation, query, deadline).await
             }
             other => other,
         }
     }
 
-    async fn level(&self, conversation: ConversationId) -> Result<(), Error> {
-        let levelled = self.journal.level(conversation, self.deadline()).await;
+    async fn level(&self, conversation: ConversationId, deadline: Instant) -> Result<(), Error> {
+        let levelled = self.journal.level(conversation, deadline).await;
         levelled.map_err(Error::LogUnavailable)
     }
 
@@ -106,6 +107,7 @@ impl History {
         tenant: TenantId,
         conversation: ConversationId,
         query: Query,
+        deadline: Instant,
     ) -> Result<Page, Error> {
         let query = Query { limit: query.limit.clamp(1, PAGE_MESSAGES_MAX), ..query };
         let tail = self.journal.tail_of(conversation);
@@ -122,7 +124,7 @@ impl History {
             head_seq: span.head.map(|head| head.seq),
             cause,
         };
-        let stored = match self.read(tail, conversation, query).await {
+        let stored = match self.read(tail, conversation, query, deadline).await {
             Ok(stored) => stored,
             Err(error) if error.is_retryable() => {
                 return seam::partly(&span, query).ok_or_else(|| unavailable(Some(error)));
@@ -151,17 +153,19 @@ impl History {
         tenant: TenantId,
         conversation: ConversationId,
     ) -> Result<Option<View>, Error> {
-        if let Some(view) = self.try_conversation(tenant, conversation).await? {
+        let deadline = self.deadline();
+        if let Some(view) = self.try_conversation(tenant, conversation, deadline).await? {
             return Ok(Some(view));
         }
-        self.level(conversation).await?;
-        self.try_conversation(tenant, conversation).await
+        self.level(conversation, deadline).await?;
+        self.try_conversation(tenant, conversation, deadline).await
     }
 
     async fn try_conversation(
         &self,
         tenant: TenantId,
         conversation: ConversationId,
+        deadline: Instant,
     ) -> Result<Option<View>, Error> {
         let tail = self.journal.tail_of(conversation);
         let head = tail.head(conversation);
@@ -175,7 +179,7 @@ impl History {
         if head.is_none() && floor == 0 {
             return Ok(None);
         }
-        let found = self.find(conversation).await;
+        let found = self.find(conversation, deadline).await;
         let (checkpoint, found) = match found {
             Ok(found) => found,
             Err(error) if error.is_retryable() => {
@@ -196,8 +200,8 @@ impl History {
         tail: &Tail,
         conversation: ConversationId,
         query: Query,
+        deadline: Instant,
     ) -> Result<page::Page, store::Error> {
-        let deadline = self.deadline();
         let start = match query.order {
             Order::Ascending => page::Start::After(query.after.unwrap_or(0)),
             Order::Descending => page::Start::Before(query.after.unwrap_or(u64::MAX)),
@@ -213,8 +217,8 @@ impl History {
     async fn find(
         &self,
         conversation: ConversationId,
+        deadline: Instant,
     ) -> Result<(u64, Option<conversations::Conversation>), store::Error> {
-        let deadline = self.deadline();
         let partition = self.journal.partitions().of(conversation);
         let mut lease = self.database.acquire(deadline).await?;
         lease

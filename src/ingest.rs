@@ -72,19 +72,28 @@ impl Ingest {
         Self { journal, database, shared: Arc::new(Shared { clock, policy, quota, rng, metrics }) }
     }
 
-    /// Reserves room for a request of about this many bytes, before its body is read.
+    /// Whether the conversation's partition has room, before a body is read: a refusal costs nothing then.
+    ///
+    /// # Errors
+    /// [`Busy`] when the partition's queue has no room or the log does not acknowledge.
+    pub fn check_room(&self, conversation: ConversationId) -> Result<(), Busy> {
+        self.journal.check_room(conversation).inspect_err(|busy| self.count_busy(*busy))
+    }
+
+    /// Reserves room for a request of this many bytes.
     ///
     /// # Errors
     /// [`Busy`], at once, when the partition's queue has no room or the log does not acknowledge.
     pub fn admit(&self, conversation: ConversationId, bytes: usize) -> Result<Place, Busy> {
-        self.journal.admit(conversation, bytes).inspect_err(|busy| {
-            let reason = match busy {
-                Busy::Full => Refusal::QueueFull,
-                Busy::Stalled => Refusal::Log,
-                Busy::Stopping => Refusal::Unavailable,
-            };
-            self.refused(reason);
-        })
+        self.journal.admit(conversation, bytes).inspect_err(|busy| self.count_busy(*busy))
+    }
+
+    fn count_busy(&self, busy: Busy) {
+        self.refused(match busy {
+            Busy::Full => Refusal::QueueFull,
+            Busy::Stalled => Refusal::Log,
+            Busy::Stopping => Refusal::Unavailable,
+        });
     }
 
     /// Takes from the tenant's quota: its own, or the one that every tenant has on this node.

@@ -73,7 +73,7 @@ pub enum Error {
         /// Where it must reach.
         position: u64,
     },
-    /// The follower ended before its writer.
+    /// The follower or the connection ended before the writer, or one of them was to begin twice.
     #[error("the follower of a partition ended")]
     FollowerGone,
 }
@@ -206,7 +206,15 @@ impl Journal {
         &self.inner.tails
     }
 
-    /// Reserves room in the queue of a conversation's partition, before a body is read.
+    /// Whether the queue of a conversation's partition has room, before a body is read.
+    ///
+    /// # Errors
+    /// [`Busy`] when a bound of the queue is reached.
+    pub fn check_room(&self, conversation: ConversationId) -> Result<(), Busy> {
+        self.tail_of(conversation).check_room(self.inner.clock.now())
+    }
+
+    /// Reserves room in the queue of a conversation's partition.
     ///
     /// # Errors
     /// [`Busy`], at once, when a bound of the queue is reached.

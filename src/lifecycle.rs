@@ -6,9 +6,11 @@ mod roster;
 pub mod task;
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -105,11 +107,19 @@ impl Supervisor {
         self.track(kind, async move {
             let mut failures = 0_u32;
             loop {
+                let began = tokio::time::Instant::now();
+                let running = AssertUnwindSafe(async { make(stop.clone()).await }).catch_unwind();
                 let ended = tokio::select! {
-                    ended = make(stop.clone()) => ended,
+                    ended = running => match ended {
+                        Ok(ended) => ended.map_err(Into::into),
+                        Err(panic) => Err(Failure::from(panic_text(&*panic))),
+                    },
                     () = force.dismissed() => return,
                 };
-                let Err(failure) = ended.map_err(Into::into) else { return };
+                let Err(failure) = ended else { return };
+                if began.elapsed() > STEADY {
+                    failures = 0;
+                }
                 failures = failures.saturating_add(1);
                 match kind.on_error() {
                     OnError::Restart(backoff) => {
@@ -201,6 +211,15 @@ impl Supervisor {
         let tracker = &self.stage(kind).tracker;
         drop(tokio::spawn(tracker.track_future(task)));
     }
+}
+
+/// A task that ran for this long was in order: its next failure is the first one again.
+const STEADY: Duration = Duration::from_mins(1);
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&'static str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("without a message"))
 }
 
 /// How long a forced task may take to reach its next await.

@@ -154,16 +154,13 @@ impl Projector {
                 Step::Idle => IDLE_MAX,
                 Step::Elsewhere => ELSEWHERE_PAUSE,
             };
-            let gathers = pause == BATCH_AGE_MAX;
+            let is_idle = pause == IDLE_MAX;
             tokio::select! {
                 // What was acknowledged before the stop is written before the end, as far as the time allows.
                 () = stop.requested(), if !stopping => stopping = true,
                 () = tokio::time::sleep(pause) => {}
-                _ = advanced.changed(), if !gathers => {
-                    if pause == IDLE_MAX {
-                        tokio::time::sleep(BATCH_AGE_MAX).await;
-                    }
-                }
+                // Whoever lost the partition to another node stands back for the whole of its pause.
+                _ = advanced.changed(), if is_idle => tokio::time::sleep(BATCH_AGE_MAX).await,
             }
         }
     }

@@ -18,6 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use metrics::Gauge;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -35,6 +36,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may stay idle between requests: longer than the 60 s after which load balancers usually
 /// drop idle connections themselves, so that they never send a request into a connection that is being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// How long sent bytes may stay unacknowledged, also by a reader that has stopped reading: longer than a network that
+/// is being mended, in milliseconds (tcp(7), `TCP_USER_TIMEOUT`).
+const WRITE_TIMEOUT_MS: u32 = 60_000;
 
 /// How often the other end of an HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -145,6 +150,9 @@ impl Door {
     fn serve(&self, stream: TcpStream, slot: OwnedSemaphorePermit, closing: Seat) {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "a connection keeps the delay of small packets");
+        }
+        if let Err(error) = set_tcp_user_timeout(&stream, WRITE_TIMEOUT_MS) {
+            debug!(%error, "a connection waits for its reader as long as the kernel does");
         }
         let pulse = Arc::new(Pulse::beginning(self.frame.clock.clone()));
         let connection = Connection {
@@ -322,7 +330,8 @@ impl Pulse {
         if bytes.is_empty() || self.serving.load(Ordering::Relaxed) > 0 {
             return;
         }
-        if bytes.starts_with(b"PRI * HTTP/2") {
+        // The whole preface (RFC 9113, 3.4): less of it must not lift the bound on heads.
+        if bytes.starts_with(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") {
             self.is_http2.store(true, Ordering::Relaxed);
         }
         if self.head_since.load(Ordering::Relaxed) == 0 {

@@ -105,10 +105,11 @@ impl Sends {
         let now = self.clock.timestamp();
         let speaker = self.doorkeeper.speaker(&parts.headers, conversation, now)?;
         let limit = BodyLimit(SEND_BODY_BYTES_MAX);
-        let size = self.counted(limit.announced(&body))?;
-        let place = self.ingest.admit(conversation, size).map_err(busy)?;
+        self.counted(limit.announced(&body))?;
+        self.ingest.check_room(conversation).map_err(busy)?;
         let quota = self.spend(&speaker.tenant, 1)?;
         let bytes = self.counted(read_body(&parts.headers, body, limit).await)?;
+        let place = self.ingest.admit(conversation, bytes.len()).map_err(busy)?;
         let asked = asked(&speaker, conversation, &parts.headers, now);
         let checked = self.counted(draft::send(&bytes, &asked).map_err(rejected))?;
         let deadline = self.clock.now() + SEND_DEADLINE;
@@ -139,9 +140,10 @@ impl Sends {
         let now = self.clock.timestamp();
         let speaker = self.doorkeeper.speaker(&parts.headers, conversation, now)?;
         let limit = BodyLimit(BATCH_BODY_BYTES_MAX);
-        let size = self.counted(limit.announced(&body))?;
-        let place = self.ingest.admit(conversation, size).map_err(busy)?;
+        self.counted(limit.announced(&body))?;
+        self.ingest.check_room(conversation).map_err(busy)?;
         let bytes = self.counted(read_body(&parts.headers, body, limit).await)?;
+        let place = self.ingest.admit(conversation, bytes.len()).map_err(busy)?;
         let asked = asked(&speaker, conversation, &parts.headers, now);
         let checked = self.counted(draft::batch(&bytes, &asked).map_err(rejected))?;
         // How many messages there are is known only here, so that a batch meets the quota after its body.

@@ -123,7 +123,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     let board = Board::new(clock.now());
     let log = Log::connect(config.log.clone()).await?;
     let epoch = format!("{:08x}", rand::RngExt::random::<u32>(&mut rng));
-    let shape = streams::apply(&log, &epoch).await?;
+    let shape = streams::open(&log, &epoch).await?;
     let (metrics, exporter) = telemetry::metrics(shape.partitions.count())?;
     let (interactive, background) = store::open_counted(&config.store(), &clock, metrics.clone());
     let directory = open_directory(&log, &supervisor, &config, (&clock, &mut rng)).await?;

@@ -109,8 +109,8 @@ pub fn from_memory(span: &Span, query: Query) -> Option<Page> {
     let items = match query.order {
         Order::Ascending => {
             let after = query.after.unwrap_or(0);
-            let is_covered =
-                after >= head_seq || span.first_seq.is_some_and(|first| first <= after + 1);
+            let is_covered = after >= head_seq
+                || span.first_seq.is_some_and(|first| first <= after.saturating_add(1));
             is_covered.then(|| recent(span.entries.iter()))?
         }
         Order::Descending => {
@@ -155,12 +155,12 @@ pub fn partly(span: &Span, query: Query) -> Option<Page> {
 
 fn ascend(span: &Span, stored: page::Page, query: Query) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
-    let mut next = query.after.unwrap_or(0) + 1;
+    let mut next = query.after.unwrap_or(0).saturating_add(1);
     let recent = span.entries.iter().map(|entry| Item::Recent(entry.clone()));
     for item in stored.entries.into_iter().map(stored_item).chain(recent) {
         if items.len() < query.limit && item.seq() == next {
             items.push(item);
-            next += 1;
+            next = next.saturating_add(1);
         }
     }
     items
@@ -168,12 +168,13 @@ fn ascend(span: &Span, stored: page::Page, query: Query) -> Vec<Item> {
 
 fn descend(span: &Span, stored: page::Page, query: Query, head_seq: u64) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
-    let mut next = query.after.unwrap_or(u64::MAX).min(head_seq + 1) - 1;
+    let mut next =
+        query.after.unwrap_or(u64::MAX).min(head_seq.saturating_add(1)).saturating_sub(1);
     let recent = span.entries.iter().rev().map(|entry| Item::Recent(entry.clone()));
     for item in recent.chain(stored.entries.into_iter().map(stored_item)) {
         if items.len() < query.limit && item.seq() == next {
             items.push(item);
-            next -= 1;
+            next = next.saturating_sub(1);
         }
     }
     items

@@ -45,6 +45,9 @@ pub(super) async fn fold(
     clock: &Clock,
 ) -> Result<(Fold, Follow), Error> {
     let extent = log.bounds(partition).await?;
+    if let Some(position) = recall.checkpoint.filter(|position| *position > extent.last) {
+        return Err(Error::WentBack { partition, last: extent.last, position });
+    }
     let before_first = extent.first.max(1) - 1;
     let now = clock.timestamp();
     let heads_from = heads_from(&recall, before_first, extent.last);

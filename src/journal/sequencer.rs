@@ -93,7 +93,12 @@ impl<T> Sequencer<T> {
 
     /// Queues a request. The bound of the queue is kept at the door, where places are given out.
     pub fn push(&mut self, request: Request<T>) {
-        self.queue.push_back(request);
+        // Whoever asks again has an older deadline than those who came meanwhile.
+        if request.is_level {
+            self.queue.push_front(request);
+        } else {
+            self.queue.push_back(request);
+        }
     }
 
     /// Whether the record of this id is on its way.
@@ -229,9 +234,9 @@ impl<T> Sequencer<T> {
 
     /// When the oldest of those who wait has waited long enough.
     pub fn next_wake(&self) -> Option<Instant> {
-        let flying = self.flight.as_ref().and_then(|flight| flight.staged.first());
-        let queued = self.queue.front().map(|request| request.deadline);
-        flying.filter(|staged| staged.ticket.is_some()).map(|staged| staged.deadline).or(queued)
+        let flying = self.flight.iter().flat_map(|flight| &flight.staged);
+        let flying = flying.filter(|staged| staged.ticket.is_some()).map(|staged| staged.deadline);
+        flying.chain(self.queue.front().map(|request| request.deadline)).min()
     }
 
     /// Tells those whose deadline has passed. A record on its way stays so: what came of it is settled all the same.

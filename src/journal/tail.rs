@@ -206,11 +206,11 @@ impl Tail {
         }
     }
 
-    /// Reserves room for one request of about this many bytes.
+    /// Whether there is room at this moment. Reserves nothing: a body that is still to be read must not hold any.
     ///
     /// # Errors
-    /// [`Busy`], at once, when a bound of the queue is reached.
-    pub fn admit(&self, bytes: usize, now: Instant) -> Result<Place, Busy> {
+    /// [`Busy`] when a bound of the queue is reached.
+    pub fn check_room(&self, now: Instant) -> Result<(), Busy> {
         let shared = &self.shared;
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(Busy::Stopping);
@@ -218,6 +218,18 @@ impl Tail {
         if self.stalled_for(now) > STALL_MAX {
             return Err(Busy::Stalled);
         }
+        let (requests, bytes) = self.queue();
+        let is_full = requests >= QUEUE_REQUESTS_MAX || bytes >= QUEUE_BYTES_MAX;
+        if is_full { Err(Busy::Full) } else { Ok(()) }
+    }
+
+    /// Reserves room for one request of this many bytes.
+    ///
+    /// # Errors
+    /// [`Busy`], at once, when a bound of the queue is reached.
+    pub fn admit(&self, bytes: usize, now: Instant) -> Result<Place, Busy> {
+        self.check_room(now)?;
+        let shared = &self.shared;
         let requests = shared.requests.fetch_add(1, Ordering::Relaxed);
         let queued = shared.bytes.fetch_add(bytes, Ordering::Relaxed);
         let place = Place { shared: Arc::clone(shared), bytes };

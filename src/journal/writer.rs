@@ -98,7 +98,8 @@ impl Writer {
         let ended = self.work(&stop).await;
         self.tail.refuse_new();
         for ticket in self.sequencer.abandon() {
-            drop(ticket.reply.send(Err(Unanswered::Refused("the server stops".to_owned()))));
+            // What is on its way may be stored; nobody will know in time.
+            drop(ticket.reply.send(Err(Unanswered::Late)));
         }
         ended
     }
@@ -110,6 +111,9 @@ impl Writer {
             let now = self.clock.now();
             let late = self.sequencer.on_wake(now);
             self.tell(late);
+            if self.sequencer.is_idle() {
+                self.tail.note_progress(false, now);
+            }
             let wake = [self.begin(now), self.sequencer.next_wake()].into_iter().flatten().min();
             if stop.is_requested() && self.sequencer.is_idle() && self.inbox.is_empty() {
                 return Ok(());
@@ -129,9 +133,10 @@ impl Writer {
                     requests.drain(..).for_each(|request| self.sequencer.push(request));
                     self.tail.note_waiting(self.clock.now());
                 }
-                announced = self.announcements.next() => {
-                    self.on_announcement(announced.as_deref());
-                }
+                announced = self.announcements.next() => match announced {
+                    Some(announced) => self.on_announcement(&announced),
+                    None => return Err(Error::FollowerGone),
+                },
                 () = tokio::time::sleep_until(turn.into()), if wake.is_some() => {}
                 () = stop.requested(), if open => {
                     self.tail.refuse_new();
@@ -342,9 +347,8 @@ impl Writer {
         }
     }
 
-    fn on_announcement(&mut self, announced: Option<&[u8]>) {
-        let node = announced.and_then(|bytes| uuid::Uuid::from_slice(bytes).ok());
-        if let Some(node) = node {
+    fn on_announcement(&mut self, announced: &[u8]) {
+        if let Ok(node) = uuid::Uuid::from_slice(announced) {
             self.turns.on_announcement(NodeId::from_uuid(node), self.clock.now());
         }
     }

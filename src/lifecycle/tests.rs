@@ -54,3 +54,13 @@ async fn a_task_that_does_not_end_in_time_is_forced_and_reported() {
     assert!(!supervisor.drain().await);
     assert!(supervisor.stage(Kind::Snapshot).tracker.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_a_failure_like_any_other() {
+    let supervisor = Supervisor::new();
+    supervisor.supervise(Kind::Writer, "writer 0", |_stop| async {
+        assert!(std::hint::black_box(1) == 2, "cannot be");
+        Ok::<(), Failure>(())
+    });
+    assert_eq!(supervisor.failed().await, "writer 0: panicked: cannot be");
+}

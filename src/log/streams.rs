@@ -6,6 +6,7 @@ use std::fmt;
 
 use async_nats::jetstream;
 use serde_json::Value;
+use tracing::warn;
 
 use super::{Error, Log};
 use crate::event::Partitions;
@@ -106,6 +107,27 @@ pub async fn shape(log: &Log) -> Result<Shape, Error> {
     }
 }
 
+/// What a server does when it starts: creates the log if there is none, else takes it as it is.
+///
+/// A difference that can be mended is only told: servers of one installation may be configured differently for a
+/// moment, and none of them may lower the log's replication by being started.
+///
+/// # Errors
+/// [`Mismatch`] when a partition is gone or a stream differs in what cannot be changed.
+pub async fn open(log: &Log, epoch: &str) -> Result<Shape, Error> {
+    let shape = match shape(log).await {
+        Err(Error::Streams(Mismatch::Absent)) => return apply(log, epoch).await,
+        other => other?,
+    };
+    for drift in drifts(log, &definitions(log, &shape), false).await? {
+        if !drift.mendable {
+            return Err(Mismatch::Fixed(drift).into());
+        }
+        warn!("{drift}; `forebay streams apply` changes it");
+    }
+    Ok(shape)
+}
+
 /// Makes the server match the definitions: creates what is missing, changes what may be changed.
 ///
 /// `epoch` names a log that is created now; an existing log keeps its own. Repeating it changes nothing.
@@ -113,12 +135,12 @@ pub async fn shape(log: &Log) -> Result<Shape, Error> {
 /// # Errors
 /// [`Mismatch`] when a stream differs in what cannot be changed; nothing was changed then.
 pub async fn apply(log: &Log, epoch: &str) -> Result<Shape, Error> {
-    let shape = match shape(log).await {
-        Err(Error::Streams(Mismatch::Absent)) => new_shape(log, epoch),
-        other => other?,
+    let (shape, is_new) = match shape(log).await {
+        Err(Error::Streams(Mismatch::Absent)) => (new_shape(log, epoch), true),
+        other => (other?, false),
     };
     let wanted = definitions(log, &shape);
-    let drifts = drifts(log, &wanted).await?;
+    let drifts = drifts(log, &wanted, is_new).await?;
     if let Some(fixed) = drifts.iter().find(|drift| !drift.mendable) {
         return Err(Mismatch::Fixed(fixed.clone()).into());
     }
@@ -140,11 +162,11 @@ pub async fn apply(log: &Log, epoch: &str) -> Result<Shape, Error> {
 /// # Errors
 /// When JetStream does not answer, or the log's own metadata contradicts the configuration.
 pub async fn check(log: &Log) -> Result<Vec<Drift>, Error> {
-    let shape = match shape(log).await {
-        Err(Error::Streams(Mismatch::Absent)) => new_shape(log, "?"),
-        other => other?,
+    let (shape, is_new) = match shape(log).await {
+        Err(Error::Streams(Mismatch::Absent)) => (new_shape(log, "?"), true),
+        other => (other?, false),
     };
-    drifts(log, &definitions(log, &shape)).await
+    drifts(log, &definitions(log, &shape), is_new).await
 }
 
 fn new_shape(log: &Log, epoch: &str) -> Shape {
@@ -153,18 +175,20 @@ fn new_shape(log: &Log, epoch: &str) -> Shape {
     Shape { partitions, epoch: epoch.to_owned() }
 }
 
-async fn drifts(log: &Log, wanted: &[Value]) -> Result<Vec<Drift>, Error> {
+/// `is_new` says that there is no log yet, so that its streams may be missing.
+async fn drifts(log: &Log, wanted: &[Value], is_new: bool) -> Result<Vec<Drift>, Error> {
     let mut all = Vec::new();
     for definition in wanted {
         let name = definition["name"].as_str().unwrap_or_default();
         match config(log.context(), name).await? {
             Some(found) => all.extend(compare(definition, &found)),
+            // A partition that is gone took its records with it: made anew under the old epoch it would pass for whole.
             None => all.push(Drift {
                 stream: name.to_owned(),
                 key: "stream".to_owned(),
                 wanted: "there".to_owned(),
                 found: "missing".to_owned(),
-                mendable: true,
+                mendable: is_new || !name.contains("_LOG_"),
             }),
         }
     }

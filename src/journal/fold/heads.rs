@@ -77,6 +77,9 @@ pub struct Heads {
     known: HashMap<ConversationId, Head>,
     /// A conversation that is not in memory has its last event at or below this position.
     floor: u64,
+    /// No sweep below this many: while Postgres is away nothing may be forgotten, and looking for it each time would
+    /// cost more than the heads.
+    sweep_at: usize,
 }
 
 /// By which share the heads may outgrow their bound before the oldest are forgotten in one sweep; makes the
@@ -86,12 +89,12 @@ const SLACK_SHARE: usize = 8;
 impl Heads {
     /// Heads of a fold that begins after `floor`.
     pub fn starting_after(floor: u64) -> Self {
-        Self { known: HashMap::new(), floor }
+        Self { known: HashMap::new(), floor, sweep_at: 0 }
     }
 
     /// Heads that another fold knew, with its floor.
     pub fn from_snapshot(known: HashMap<ConversationId, Head>, floor: u64) -> Self {
-        Self { known, floor }
+        Self { known, floor, sweep_at: 0 }
     }
 
     /// The head, if it is in memory.
@@ -129,9 +132,10 @@ impl Heads {
     }
 
     /// Forgets the longest unused heads when there are more than `max` and an eighth, down to `max`, as far as
-    /// Postgres has them: none above `checkpoint` is forgotten.
+    /// Postgres has them: none above `checkpoint` is forgotten, so that they outgrow the bound while Postgres is away.
     pub fn trim(&mut self, max: usize, checkpoint: u64) {
-        if self.known.len() <= max + max / SLACK_SHARE {
+        let slack = max / SLACK_SHARE;
+        if self.known.len() <= self.sweep_at.max(max + slack) {
             return;
         }
         let mut positions: Vec<u64> = self.known.values().map(|head| head.position).collect();
@@ -140,6 +144,7 @@ impl Heads {
         let threshold = (*nth).min(checkpoint);
         self.known.retain(|_, head| head.position > threshold);
         self.floor = self.floor.max(threshold);
+        self.sweep_at = self.known.len() + slack;
     }
 
     /// A copy of all of them, for a snapshot.
