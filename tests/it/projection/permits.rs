@@ -82,7 +82,7 @@ async fn no_permit_is_held_while_waiting_for_http_or_nats() {
     };
     tokio::select! {
         biased;
-        (_, index, _) = &mut first => panic!("number {index} did not wait for the log"),
+        ((), index, _) = &mut first => panic!("number {index} did not wait for the log"),
         () = watching => {}
     }
     world.resume_nats().await;
