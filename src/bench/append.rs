@@ -97,7 +97,7 @@ pub struct Report {
 pub struct Options {
     /// How each round is measured; the run is counted up from round to round.
     pub plan: Plan,
-    /// Rounds over the first node alone, and as many over all nodes.
+    /// Rounds of each line-up.
     pub rounds: usize,
     /// Names of the conversations to open, at least one, none of them in use.
     pub conversations: Vec<ConversationId>,
@@ -105,15 +105,14 @@ pub struct Options {
     pub data_dir: PathBuf,
 }
 
-/// Measures the first node alone and all nodes together in turns, then audits the receipts.
-///
-/// Nodes that are not called in a round go on following the log, and pay for it.
+/// Measures the line-ups in turns, then audits the receipts. Each line-up has a log of its own, so that one that is
+/// not measured just now has nothing to follow, and its share of the conversations.
 ///
 /// # Errors
 /// When conversations cannot be opened, the machine cannot be looked at or the log not be read back.
 pub async fn run<A, C, F, E>(
     options: Options,
-    nodes: &[Node<A, C>],
+    line_ups: &[&[Node<A, C>]],
     stored: &Hook<Vec<ConversationId>, Vec<Entry>>,
     narrator: &Narrator,
     clock: &Clock,
@@ -126,17 +125,18 @@ where
 {
     let mut plan = options.plan;
     let mut ledger = Ledger::default();
-    let names = options.conversations.iter().copied();
-    let opened = open(&nodes[0].append, plan.tenant, names, clock).await?;
-    let conversations: Arc<[ConversationId]> = opened.into();
-    let mut line_ups = vec![&nodes[..1]];
-    if nodes.len() > 1 {
-        line_ups.push(nodes);
+    let share = (options.conversations.len() / line_ups.len().max(1)).max(1);
+    let mut names = options.conversations.chunks(share);
+    let mut opened: Vec<Arc<[ConversationId]>> = Vec::new();
+    for line_up in line_ups {
+        let names = names.next().unwrap_or_default().iter().copied();
+        opened.push(open(&line_up[0].append, plan.tenant, names, clock).await?.into());
     }
     let new = |line_up: &&[Node<A, C>]| Measured { nodes: line_up.len(), rounds: Vec::new() };
     let mut measured: Vec<Measured> = line_ups.iter().map(new).collect();
     for nth in 1..=options.rounds {
-        for (line_up, measured) in line_ups.iter().zip(&mut measured) {
+        for ((line_up, conversations), measured) in line_ups.iter().zip(&opened).zip(&mut measured)
+        {
             plan.run = plan.run.wrapping_add(1);
             let label = if line_up.len() == 1 {
                 "one node".to_owned()
@@ -144,7 +144,7 @@ where
                 format!("{} nodes", line_up.len())
             };
             narrator.moment(&format!("round {nth} of {}: {label}", options.rounds));
-            let found = round(plan, line_up, &conversations, clock, &mut ledger).await;
+            let found = round(plan, line_up, conversations, clock, &mut ledger).await;
             let callers = u16::try_from(plan.callers).unwrap_or(u16::MAX);
             narrator.line(&line_of_round(&label, callers, nth, &found.round));
             measured.rounds.push(found);

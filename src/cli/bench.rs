@@ -45,8 +45,8 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     super::quiet_log_lines()?;
     match command {
-        Command::Send(arguments) => send(&arguments, &Clock::system()).await,
-        Command::Append(arguments) => append(&arguments, &Clock::system()).await,
+        Command::Send(arguments) => Box::pin(send(&arguments, &Clock::system())).await,
+        Command::Append(arguments) => Box::pin(append(&arguments, &Clock::system())).await,
     }
 }
 
@@ -187,33 +187,44 @@ fn hooks(services: &Services, url: &str, (log, partitions): (Log, Partitions)) -
 async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()> {
     let services = Services::start(arguments.common.data_dir.clone(), Install::Allow).await?;
     let (database, nats) = (services.database_url.clone(), services.nats.url());
-    let settings = [
-        ("DATABASE_URL", database.as_str()),
-        ("NATS_URL", &nats),
-        ("FOREBAY_ADMIN_TOKEN", "operator-of-the-benchmark"),
-        ("FOREBAY_LISTEN", "127.0.0.1:0"),
-        ("FOREBAY_PROJECT", "off"),
-    ];
-    let look_up = |name: &str| {
-        settings.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
+    let start = |namespace: &'static str| {
+        let settings = [
+            ("DATABASE_URL", database.clone()),
+            ("NATS_URL", nats.clone()),
+            ("FOREBAY_NAMESPACE", namespace.to_owned()),
+            ("FOREBAY_ADMIN_TOKEN", "operator-of-the-benchmark".to_owned()),
+            ("FOREBAY_LISTEN", "127.0.0.1:0".to_owned()),
+            ("FOREBAY_PROJECT", "off".to_owned()),
+            // Two logs share a server that reserves what they may grow to.
+            ("FOREBAY_PARTITION_BYTES_MAX", (8_u64 << 30).to_string()),
+        ];
+        let look_up = |name: &str| {
+            settings.iter().find(|(set, _)| *set == name).map(|(_, value)| value.clone())
+        };
+        let config = Config::read(&look_up);
+        async move { anyhow::Ok(serve::start(config?, clock.clone(), super::seed()).await?) }
     };
-    let config = Config::read(&look_up)?;
-    let mut servers = Vec::new();
-    for _ in 0..2 {
-        servers.push(serve::start(config.clone(), clock.clone(), super::seed()).await?);
-    }
-    let nodes: Vec<_> = servers.iter().map(|server| node(server, clock)).collect();
-    let (log, partitions) = (servers[0].log.clone(), servers[0].shape.partitions);
+    let servers = [start("alone").await?, start("pair").await?, start("pair").await?];
+    let nodes = servers.each_ref().map(|server| node(server, clock));
+    let logs: Vec<_> = servers[..2].iter().map(|s| (s.log.clone(), s.shape.partitions)).collect();
     let stored = move |conversations: Vec<ConversationId>| -> Answer<Vec<Entry>> {
-        let log = log.clone();
-        Box::pin(async move { Ok(apart::stored(&log, partitions, &conversations).await?) })
+        let logs = logs.clone();
+        Box::pin(async move {
+            let mut entries = Vec::new();
+            for (log, partitions) in logs {
+                entries.extend(apart::stored(&log, partitions, &conversations).await?);
+            }
+            Ok(entries)
+        })
     };
-    let count = arguments.common.conversations;
+    // Each line-up has its own.
+    let count = arguments.common.conversations * 2;
     let conversations = (0..count).map(|_| servers[0].ingest.make_conversation(clock.timestamp()));
     let tenant = TenantId::derive([7; 16]);
     let options = arguments.options(tenant, conversations.collect(), services.data_dir.clone());
     let (hook, narrator): (Hook<_, _>, _) = (Some(Box::new(stored)), Narrator::on_stderr());
-    let found = append::run(options, &nodes, &hook, &narrator, clock).await?;
+    let line_ups = [&nodes[..1], &nodes[1..]];
+    let found = append::run(options, &line_ups, &hook, &narrator, clock).await?;
     narrator.finish();
     drop(nodes);
     for server in servers {
