@@ -32,6 +32,11 @@ const START_DEADLINE: Duration = Duration::from_mins(2);
 /// A fast shutdown writes one checkpoint.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 const CREATE_DEADLINE: Duration = Duration::from_secs(30);
+/// What Postgres says while sessions of a server that died still hold its memory. They see within
+/// milliseconds that it is gone, on a busy machine within a second.
+const ORPHANS: &str = "pre-existing shared memory block";
+const ORPHAN_WAITS: u32 = 100;
+const ORPHAN_WAIT: Duration = Duration::from_millis(50);
 
 /// A Postgres of our own. Dropping it kills it; [`Self::stop`] ends it in order.
 #[derive(Debug)]
@@ -205,7 +210,21 @@ impl Postgres {
         fs::rename(&partial, data).map_err(Error::io("rename", &partial))
     }
 
+    /// Sessions of a server that died by itself outlive it for a moment and hold its memory; they are waited for.
     async fn launch(&mut self) -> Result<(), Error> {
+        let mut waits = ORPHAN_WAITS;
+        loop {
+            match self.try_launch().await {
+                Err(Error::Died { exit, .. }) if waits > 0 && exit.last_lines.contains(ORPHANS) => {
+                    waits -= 1;
+                    sleep(ORPHAN_WAIT).await;
+                }
+                launched => return launched,
+            }
+        }
+    }
+
+    async fn try_launch(&mut self) -> Result<(), Error> {
         let notes = self.place.data.join("postmaster.pid");
         disown(&notes);
         disown(&self.place.sockets.join(".s.PGSQL.5432.lock"));

@@ -128,6 +128,8 @@ async fn sends_go_on(outage: Outage) {
     let tenant = Client::tenant(&server).await;
     let (conversation, first) = long(&tenant, &server).await;
     world.projected(&server).await;
+    let nobody = Client::with(&server, "");
+    eventually("it has started", async || nobody.get("/readyz").await.status == 200).await;
     match outage {
         Outage::Paused => world.pause_postgres().await,
         Outage::Killed => world.kill_postgres().await,
@@ -158,7 +160,6 @@ async fn sends_go_on(outage: Outage) {
     assert_eq!((&body["complete"], &body["hasMore"]), (&json!(false), &json!(true)));
     assert_eq!(body["watermark"], *seqs.last().unwrap());
 
-    let nobody = Client::with(&server, "");
     eventually("reads are not ready", async || nobody.get("/readyz/reads").await.status == 503)
         .await;
     assert_eq!(nobody.get("/readyz").await.status, 200, "sends need no Postgres");

@@ -80,11 +80,8 @@ async fn two_nodes_that_project_the_same_write_every_event_once() {
         let (client, conversation) = (if n % 2 == 0 { &here } else { &there }, talks[n % 4]);
         let body = json!({"text": "a", "clientId": format!("k{n}")});
         async move {
-            // A node that has not followed yet says 404; a client of two nodes tries again.
-            crate::world::eventually("it is acknowledged", async || {
-                client.send(conversation, body.clone()).await.status < 300
-            })
-            .await;
+            let sent = client.send(conversation, body).await;
+            assert_eq!(sent.status, 201, "{sent:?}");
         }
     });
     futures_util::future::join_all(sends).await;

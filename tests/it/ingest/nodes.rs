@@ -43,7 +43,6 @@ fn seq(verdict: Verdict) -> Option<u64> {
 }
 
 #[tokio::test]
-#[ignore = "refusals are decided by a fold that may lag behind another node: reported"]
 async fn what_one_node_acknowledged_another_does_not_call_unknown_or_closed() {
     let world = World::new().await;
     let (a, b) = (world.serve(&[]).await, world.serve(&[]).await);
