@@ -122,6 +122,12 @@ impl Config {
         let log = reader.log();
         let listen = reader.parse("FOREBAY_LISTEN", |text| text.parse().ok());
         let admin_token = reader.secret("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN_CHARS_MIN);
+        let is_odd =
+            |token: &Secret| token.0.contains(char::is_whitespace) || token.0.starts_with("fbk_");
+        if admin_token.as_ref().is_some_and(is_odd) {
+            let problem = "has a blank, or begins with fbk_ as tenants' keys do".to_owned();
+            reader.add("FOREBAY_ADMIN_TOKEN", problem);
+        }
         if admin_token.is_none() {
             reader.is_missing("FOREBAY_ADMIN_TOKEN");
         }
@@ -130,6 +136,10 @@ impl Config {
         let memory = reader.memory();
         let quota = reader.quota();
         let retention = reader.number("FOREBAY_LOG_RETENTION_S", 60..=u64::MAX / 2);
+        if retention < memory.dedupe_window.as_secs() {
+            let problem = "is shorter than FOREBAY_DEDUPE_WINDOW_S: a restart would forget keys";
+            reader.add("FOREBAY_LOG_RETENTION_S", problem.to_owned());
+        }
         let connections_max = reader.size("FOREBAY_CONNECTIONS_MAX", 1..=1_000_000);
         let projects = reader.parse("FOREBAY_PROJECT", |text| match text {
             "on" => Some(true),
@@ -247,6 +257,10 @@ impl Reader<'_> {
         let partitions =
             self.parse("FOREBAY_PARTITIONS", |text| text.parse().ok().and_then(Partitions::new));
         let replicas = self.number("FOREBAY_LOG_REPLICAS", 1..=5);
+        if replicas.is_multiple_of(2) {
+            let problem = "an even number tolerates no more failures than one less".to_owned();
+            self.add("FOREBAY_LOG_REPLICAS", problem);
+        }
         let bytes = self.number("FOREBAY_PARTITION_BYTES_MAX", 1_048_576..=u64::MAX / 2);
         Some(log::Settings {
             url: url?,

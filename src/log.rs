@@ -34,6 +34,9 @@ const RECONNECT_MAX: Duration = Duration::from_millis(500);
 /// Longest wait for the answer to a request about streams and single records.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The status of an answer that says that there is no such position.
+const NO_MESSAGE: u16 = 404;
+
 /// Messages that wait inside of the client library before a subscriber reads them. A follower that is further
 /// behind than this loses them there, notices the gap, and reads on from the stream.
 const SUBSCRIPTION_CAPACITY: usize = 1_024;
@@ -235,12 +238,20 @@ impl Log {
             source: source.into(),
         })?;
         let header = |name: &str| message.headers.as_ref().and_then(|h| h.get(name));
-        let found = header("Nats-Sequence").and_then(|seq| seq.as_str().parse::<u64>().ok());
-        if message.status.is_some() || found != Some(position) {
+        if message.status.is_some_and(|status| status.as_u16() == NO_MESSAGE) {
             return Err(Error::Missing { partition, position });
         }
+        let found = header("Nats-Sequence").and_then(|seq| seq.as_str().parse::<u64>().ok());
         let time = header("Nats-Time-Stamp").and_then(|time| time.as_str().parse().ok());
-        Ok(Stored { bytes: message.payload, time: time.unwrap_or_default() })
+        match (found, time) {
+            (Some(found), Some(time)) if found == position => {
+                Ok(Stored { bytes: message.payload, time })
+            }
+            _ => Err(Error::Unavailable {
+                doing: "reading one record",
+                source: format!("an answer that is no record: {:?}", message.status).into(),
+            }),
+        }
     }
 
     /// Deletes every record below `position`. Used by the janitor alone.

@@ -288,7 +288,11 @@ async fn recall(
         warn!(error = %chain(error), "Postgres does not say how far it is; beginning without it");
     });
     let found = found.unwrap_or_default();
-    let snapshots = log.snapshots();
+    let saver = snapshot::Saver {
+        bucket: log.snapshots(),
+        epoch: shape.epoch.clone(),
+        clock: clock.clone(),
+    };
     let mut recalls = Vec::new();
     // Positions of another log say nothing of this one.
     let of_this_log = |row: &&checkpoints::Checkpoint| row.epoch == shape.epoch;
@@ -296,7 +300,7 @@ async fn recall(
         let mut own = found.iter().filter(of_this_log);
         let of_this = own.find(|row| row.partition == partition.number());
         let checkpoint = of_this.map(|row| row.position);
-        let snapshot = snapshot::load(partition, &snapshots, clock).await;
+        let snapshot = saver.load(partition).await;
         recalls.push(Recall { checkpoint, snapshot });
     }
     recalls

@@ -35,8 +35,10 @@ struct Manifest {
     position: u64,
     floor: u64,
     chunks: usize,
-    /// Names this snapshot; every chunk of it says the same.
+    /// Names this snapshot; every chunk of it says the same. It is also when it was begun, in microseconds.
     mark: u64,
+    /// The log's incarnation.
+    epoch: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,11 +50,22 @@ struct Chunk {
 /// A head as a tuple: conversation, tenant, seq, open, opened at, position.
 type Row = (ConversationId, TenantId, u64, bool, Option<Timestamp>, u64);
 
+/// Where heads are saved and found again. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Saver {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// The log's incarnation.
+    pub epoch: String,
+    /// Where time comes from.
+    pub clock: Clock,
+}
+
 /// Saves every partition's heads from time to time, and once more at the end.
 ///
 /// # Errors
 /// Never; a snapshot that fails is tried again at the next interval.
-pub async fn run(journal: Journal, bucket: Bucket, clock: Clock, stop: Stop) -> Result<(), Error> {
+pub async fn run(saver: Saver, journal: Journal, stop: Stop) -> Result<(), Error> {
     let mut saved: Vec<u64> = vec![0; journal.tails().len()];
     loop {
         let stopping = tokio::select! {
@@ -63,7 +76,7 @@ pub async fn run(journal: Journal, bucket: Bucket, clock: Clock, stop: Stop) -> 
             if tail.position() == *saved {
                 continue;
             }
-            match save(tail, &bucket, &clock).await {
+            match saver.save(tail, stopping).await {
                 Ok(position) => *saved = position,
                 Err(error) => {
                     warn!(error = %chain(&error), "heads of partition {} are not saved", tail.partition());
@@ -76,62 +89,80 @@ pub async fn run(journal: Journal, bucket: Bucket, clock: Clock, stop: Stop) -> 
     }
 }
 
-/// Saves one partition's heads and says up to which position.
-async fn save(tail: &Tail, bucket: &Bucket, clock: &Clock) -> Result<u64, bucket::Error> {
-    let (position, floor, mut heads) = tail.snapshot();
-    heads.sort_unstable_by_key(|(_, head)| std::cmp::Reverse(head.position));
-    let floor = match heads.get(CHUNK_HEADS * CHUNKS_MAX) {
-        Some((_, beyond)) => floor.max(beyond.position),
-        None => floor,
-    };
-    heads.truncate(CHUNK_HEADS * CHUNKS_MAX);
-    let mark = clock.timestamp().micros().unsigned_abs();
-    let chunks = heads.chunks(CHUNK_HEADS);
-    let count = chunks.len();
-    for (number, heads) in chunks.enumerate() {
-        let heads = heads.iter().map(|(conversation, head)| row(*conversation, head)).collect();
-        let key = chunk_key(tail.partition(), number);
-        bucket.put(&key, pack(&Chunk { mark, heads }), deadline(clock)).await?;
+impl Saver {
+    /// Saves one partition's heads and says up to which position. One node is enough: a snapshot that another one has
+    /// just begun is left alone, or the two would write into each other's. The last one of a node that stops is
+    /// always written.
+    async fn save(&self, tail: &Tail, stopping: bool) -> Result<u64, bucket::Error> {
+        let mark = self.clock.timestamp().micros().unsigned_abs();
+        let interval = u64::try_from(INTERVAL.as_micros()).unwrap_or(u64::MAX);
+        if let (false, Some(newest)) = (stopping, self.manifest(tail.partition()).await?) {
+            if newest.epoch == self.epoch && newest.mark.saturating_add(interval / 2) > mark {
+                return Ok(newest.position);
+            }
+        }
+        let (position, floor, mut heads) = tail.snapshot();
+        heads.sort_unstable_by_key(|(_, head)| std::cmp::Reverse(head.position));
+        let floor = match heads.get(CHUNK_HEADS * CHUNKS_MAX) {
+            Some((_, beyond)) => floor.max(beyond.position),
+            None => floor,
+        };
+        heads.truncate(CHUNK_HEADS * CHUNKS_MAX);
+        let chunks = heads.chunks(CHUNK_HEADS);
+        let count = chunks.len();
+        for (number, heads) in chunks.enumerate() {
+            let heads = heads.iter().map(|(id, head)| row(*id, head)).collect();
+            let key = chunk_key(tail.partition(), number);
+            self.bucket.put(&key, pack(&Chunk { mark, heads }), self.deadline()).await?;
+        }
+        let epoch = self.epoch.clone();
+        let manifest = Manifest { position, floor, chunks: count, mark, epoch };
+        let key = manifest_key(tail.partition());
+        self.bucket.put(&key, pack(&manifest), self.deadline()).await?;
+        debug!("saved {} heads of partition {}", heads.len(), tail.partition());
+        Ok(position)
     }
-    let manifest = Manifest { position, floor, chunks: count, mark };
-    bucket.put(&manifest_key(tail.partition()), pack(&manifest), deadline(clock)).await?;
-    debug!("saved {} heads of partition {}", heads.len(), tail.partition());
-    Ok(position)
-}
 
-/// The newest snapshot of a partition; `None` when there is none, or only a half of one.
-pub async fn load(partition: Partition, bucket: &Bucket, clock: &Clock) -> Option<Saved> {
-    match try_load(partition, bucket, clock).await {
-        Ok(saved) => saved,
-        Err(error) => {
-            warn!(error = %chain(&error), "heads of partition {partition} cannot be recalled");
-            None
+    /// The newest snapshot of a partition; `None` when there is none of this log, or only a half of one.
+    pub async fn load(&self, partition: Partition) -> Option<Saved> {
+        match self.try_load(partition).await {
+            Ok(saved) => saved,
+            Err(error) => {
+                warn!(error = %chain(&error), "heads of partition {partition} cannot be recalled");
+                None
+            }
         }
     }
-}
 
-async fn try_load(
-    partition: Partition,
-    bucket: &Bucket,
-    clock: &Clock,
-) -> Result<Option<Saved>, bucket::Error> {
-    let Some(found) = bucket.get(&manifest_key(partition), deadline(clock)).await? else {
-        return Ok(None);
-    };
-    let Ok(manifest) = rmp_serde::from_slice::<Manifest>(&found.value) else { return Ok(None) };
-    let mut heads = HashMap::new();
-    for number in 0..manifest.chunks.min(CHUNKS_MAX) {
-        let Some(found) = bucket.get(&chunk_key(partition, number), deadline(clock)).await? else {
+    async fn try_load(&self, partition: Partition) -> Result<Option<Saved>, bucket::Error> {
+        let newest = self.manifest(partition).await?;
+        let Some(manifest) = newest.filter(|manifest| manifest.epoch == self.epoch) else {
             return Ok(None);
         };
-        match rmp_serde::from_slice::<Chunk>(&found.value) {
-            Ok(chunk) if chunk.mark == manifest.mark => {
-                heads.extend(chunk.heads.into_iter().map(head));
+        let mut heads = HashMap::new();
+        for number in 0..manifest.chunks.min(CHUNKS_MAX) {
+            let key = chunk_key(partition, number);
+            let Some(found) = self.bucket.get(&key, self.deadline()).await? else {
+                return Ok(None);
+            };
+            match rmp_serde::from_slice::<Chunk>(&found.value) {
+                Ok(chunk) if chunk.mark == manifest.mark => {
+                    heads.extend(chunk.heads.into_iter().map(head));
+                }
+                Ok(_) | Err(_) => return Ok(None),
             }
-            Ok(_) | Err(_) => return Ok(None),
         }
+        Ok(Some(Saved { position: manifest.position, floor: manifest.floor, heads }))
     }
-    Ok(Some(Saved { position: manifest.position, floor: manifest.floor, heads }))
+
+    async fn manifest(&self, partition: Partition) -> Result<Option<Manifest>, bucket::Error> {
+        let found = self.bucket.get(&manifest_key(partition), self.deadline()).await?;
+        Ok(found.and_then(|found| rmp_serde::from_slice(&found.value).ok()))
+    }
+
+    fn deadline(&self) -> Instant {
+        self.clock.now() + VALUE_MAX
+    }
 }
 
 fn row(conversation: ConversationId, head: &Head) -> Row {
@@ -154,10 +185,6 @@ fn manifest_key(partition: Partition) -> String {
 
 fn chunk_key(partition: Partition, number: usize) -> String {
     format!("{partition}.{number}")
-}
-
-fn deadline(clock: &Clock) -> Instant {
-    clock.now() + VALUE_MAX
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@ use crate::lifecycle::Stop;
 use crate::log::Log;
 use crate::metrics::{self, Metrics};
 use crate::readiness::{Board, Check, Lag};
-use crate::store::{Background, Interactive, PgConnection, Target, pool, schema};
+use crate::store::{
+    self, Background, Interactive, PgConnection, Target, checkpoints, pool, schema,
+};
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -31,6 +33,8 @@ pub struct Watch {
     pub log: Log,
     /// What is known of it.
     pub journal: Journal,
+    /// The log's incarnation; checkpoints of another one say nothing.
+    pub epoch: String,
     /// The database, for a connection of its own.
     pub database: Target,
     /// The pools, to be counted.
@@ -128,8 +132,18 @@ impl Watch {
             Some(conn) => conn,
             None => self.database.connect("forebay watch", LOOK_MAX, deadline).await.ok()?,
         };
-        let asked = tokio::time::timeout_at(deadline.into(), schema::pending(&mut conn)).await;
-        let pending = asked.ok()?.ok()?;
+        let asking = async {
+            let pending = schema::pending(&mut conn).await?;
+            // A node that projects nothing would not hear of the others' checkpoints otherwise.
+            let found = if pending == 0 { checkpoints::read_all(&mut conn).await? } else { vec![] };
+            Ok::<_, store::Error>((pending, found))
+        };
+        let (pending, found) = tokio::time::timeout_at(deadline.into(), asking).await.ok()?.ok()?;
+        for checkpoint in found.iter().filter(|found| found.epoch == self.epoch) {
+            let tails = self.journal.tails().iter();
+            let of_this = tails.filter(|t| t.partition().number() == checkpoint.partition);
+            of_this.for_each(|tail| tail.note_checkpoint(checkpoint.position));
+        }
         Some((conn, pending))
     }
 }

@@ -92,10 +92,16 @@ impl House<'_> {
             clock: self.clock.clone(),
         };
         self.supervisor.supervise(Kind::Janitor, "janitor", move |stop| janitor.clone().run(stop));
-        let (journal, bucket) = (self.journal.clone(), self.log.snapshots());
-        let clock = self.clock.clone();
+        let (journal, saver) = (
+            self.journal.clone(),
+            snapshot::Saver {
+                bucket: self.log.snapshots(),
+                epoch: self.shape.epoch.clone(),
+                clock: self.clock.clone(),
+            },
+        );
         self.supervisor.supervise(Kind::Snapshot, "snapshots", move |stop| {
-            snapshot::run(journal.clone(), bucket.clone(), clock.clone(), stop)
+            snapshot::run(saver.clone(), journal.clone(), stop)
         });
     }
 
@@ -142,6 +148,7 @@ impl House<'_> {
         let watch = Watch {
             log: self.log.clone(),
             journal: self.journal.clone(),
+            epoch: self.shape.epoch.clone(),
             database: self.config.database.clone(),
             pools: (interactive, self.background.clone()),
             board: self.board.clone(),

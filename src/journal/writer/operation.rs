@@ -11,6 +11,7 @@ use tracing::debug;
 
 use super::Writer;
 use crate::event::RecordId;
+use crate::log::append::ACK_TIMEOUT;
 use crate::log::{Outcome, Outgoing};
 
 /// How long the follower may take to bring a conflicting record before it is fetched.
@@ -39,6 +40,15 @@ impl Writer {
                 connects.mark_unchanged();
             }
             let id = outgoing.id;
+            if !log.is_connected() {
+                // What is handed to the client library now would wait in there, and copies would pile up.
+                drop(tokio::time::timeout(ACK_TIMEOUT, connects.changed()).await);
+                connects.mark_unchanged();
+                if !log.is_connected() {
+                    let reason = "not connected to the log".to_owned();
+                    return Done::Published { id, outcome: Outcome::Unknown { reason } };
+                }
+            }
             let outcome = tokio::select! {
                 outcome = log.append(partition, outgoing) => outcome,
                 // The answer went down with the old connection; waiting for it would only cost time.
