@@ -114,6 +114,8 @@ struct Inner {
     log: Log,
     partitions: Partitions,
     tails: Vec<Tail>,
+    /// Where each partition's log ended when it was last asked, and when that was.
+    ends: Vec<tokio::sync::Mutex<(Instant, u64)>>,
     inboxes: Vec<mpsc::Sender<draft::Request<writer::Ticket>>>,
     clock: Clock,
 }
@@ -176,10 +178,13 @@ impl Journal {
             tails.push(tail);
             inboxes.push(inbox);
         }
+        let began = opening.clock.now();
+        let ends = (0..count).map(|_| tokio::sync::Mutex::new((began, 0))).collect();
         let inner = Inner {
             log: opening.log,
             partitions: opening.partitions,
             tails,
+            ends,
             inboxes,
             clock: opening.clock,
         };
@@ -232,8 +237,17 @@ impl Journal {
         deadline: Instant,
     ) -> Result<(), Error> {
         let tail = self.tail_of(conversation);
+        let called = self.inner.clock.now();
         let levelling = async {
-            let end = self.inner.log.bounds(tail.partition()).await?.last;
+            // One question at a time: whoever waited for an answer to a question that was asked after its own call
+            // takes that answer.
+            let mut known = self.inner.ends[tail.partition().index()].lock().await;
+            if known.0 < called {
+                let asked = self.inner.clock.now();
+                *known = (asked, self.inner.log.bounds(tail.partition()).await?.last);
+            }
+            let end = known.1;
+            drop(known);
             // The sender of this channel lives in the tail itself.
             drop(tail.advanced().wait_for(|position| *position >= end).await);
             Ok(())

@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
+use crate::clock::Clock;
+
 pub use roster::{Roster, Seat};
 pub use task::{Backoff, Kind, OnError, OnStop};
 
@@ -102,12 +104,12 @@ impl Supervisor {
         E: Into<Failure>,
     {
         let (stop, mut force) = (self.stop(kind), self.force.join());
-        let fatal = self.fatal.clone();
+        let (fatal, clock) = (self.fatal.clone(), Clock::system());
         let name = name.into();
         self.track(kind, async move {
             let mut failures = 0_u32;
             loop {
-                let began = tokio::time::Instant::now();
+                let began = clock.now();
                 let running = AssertUnwindSafe(async { make(stop.clone()).await }).catch_unwind();
                 let ended = tokio::select! {
                     ended = running => match ended {
@@ -117,7 +119,7 @@ impl Supervisor {
                     () = force.dismissed() => return,
                 };
                 let Err(failure) = ended else { return };
-                if began.elapsed() > STEADY {
+                if clock.now().saturating_duration_since(began) > STEADY {
                     failures = 0;
                 }
                 failures = failures.saturating_add(1);

@@ -7,13 +7,14 @@ pub mod directory;
 pub mod poison;
 pub mod rebuild;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, error, info};
 
 use crate::clock::Clock;
-use crate::event::Partition;
 use crate::event::record::CodecError;
+use crate::event::{ConversationId, Partition};
 use crate::journal::{Journal, Tail};
 use crate::lifecycle::Stop;
 use crate::log::{Follow, Log};
@@ -70,6 +71,9 @@ pub enum Error {
     /// Postgres failed while the tables were rebuilt; the old ones are in place.
     #[error("rebuilding the tables")]
     Rebuild(#[source] store::Error),
+    /// Another rebuild is under way.
+    #[error("another rebuild of these tables is under way")]
+    RebuildBusy,
     /// New records came faster than they could be projected anew.
     #[error(
         "the fresh tables were not level with the old ones after {attempts} attempts; try again when there is less to do"
@@ -264,7 +268,7 @@ impl Projector {
                 }
                 let events = batch.events();
                 let inserted = messages::insert_batch(conn, partition, &events).await?;
-                finish(conn, partition, batch).await?;
+                finish(conn, partition, batch, &BTreeSet::new()).await?;
                 let (events, tombstones) = (events.len(), inserted.tombstones);
                 Ok(Some(Written { events, tombstones, quarantined: 0 }))
             })
@@ -283,9 +287,10 @@ impl Projector {
                 if !take(conn, partition, position).await? {
                     return Ok(None);
                 }
-                let (tombstones, quarantined) = poison::write(conn, partition, batch, now).await?;
-                finish(conn, partition, batch).await?;
-                let events = batch.events().len();
+                let written = poison::write(conn, partition, batch, now).await?;
+                finish(conn, partition, batch, &written.buried).await?;
+                let (events, tombstones) = (batch.events().len(), written.tombstones);
+                let quarantined = written.buried.len() as u64;
                 Ok(Some(Written { events, tombstones, quarantined }))
             })
             .await
@@ -327,8 +332,14 @@ async fn finish(
     conn: &mut PgConnection,
     partition: Partition,
     batch: &Batch,
+    buried: &BTreeSet<(ConversationId, u64)>,
 ) -> Result<(), store::Error> {
     let events = batch.events();
-    conversations::upsert_batch(conn, partition, &conversations::fold(&events)).await?;
+    let mut heads = conversations::fold(&events);
+    // An opening that Postgres refuses as a message it refuses as a conversation too.
+    for head in heads.iter_mut().filter(|head| buried.contains(&(head.conversation, 1))) {
+        head.opening = None;
+    }
+    conversations::upsert_batch(conn, partition, &heads).await?;
     checkpoints::advance(conn, partition, batch.last_position()).await
 }

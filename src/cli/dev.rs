@@ -179,12 +179,19 @@ impl House {
     /// Watches the services and the server until a signal; a dead service is started again.
     async fn keep(&mut self) -> anyhow::Result<()> {
         let supervisor = self.server.supervisor.clone();
-        let failed = supervisor.failed();
-        tokio::pin!(failed);
+        tokio::select! {
+            signal = crate::lifecycle::signal() => Ok(signal?),
+            failure = supervisor.failed() => anyhow::bail!("the server stopped: {failure}"),
+            failed = self.keep_services() => failed,
+        }
+    }
+
+    /// Starts dead services again, on and on.
+    ///
+    /// Cancel safe: a service that was being started is stopped with the others.
+    async fn keep_services(&mut self) -> anyhow::Result<()> {
         loop {
             tokio::select! {
-                signal = crate::lifecycle::signal() => return Ok(signal?),
-                failure = &mut failed => anyhow::bail!("the server stopped: {failure}"),
                 exit = self.postgres.watch() => {
                     report_death("Postgres", &exit?);
                     self.revive_postgres().await;

@@ -96,10 +96,12 @@ impl Saver {
     async fn save(&self, tail: &Tail, stopping: bool) -> Result<u64, bucket::Error> {
         let mark = self.clock.timestamp().micros().unsigned_abs();
         let interval = u64::try_from(INTERVAL.as_micros()).unwrap_or(u64::MAX);
-        if let (false, Some(newest)) = (stopping, self.manifest(tail.partition()).await?) {
-            if newest.epoch == self.epoch && newest.mark.saturating_add(interval / 2) > mark {
-                return Ok(newest.position);
-            }
+        let newest = self.manifest(tail.partition()).await?;
+        let is_young = |newest: &Manifest| {
+            newest.epoch == self.epoch && newest.mark.saturating_add(interval / 2) > mark
+        };
+        if let Some(newest) = newest.filter(|newest| !stopping && is_young(newest)) {
+            return Ok(newest.position);
         }
         let (position, floor, mut heads) = tail.snapshot();
         heads.sort_unstable_by_key(|(_, head)| std::cmp::Reverse(head.position));

@@ -10,7 +10,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::event::Partition;
 use crate::lifecycle::{Stop, chain};
 use crate::log::{self, Log};
-use crate::store::{self, Background, checkpoints};
+use crate::store::{self, Background, PgConnection, checkpoints, rebuild};
 
 /// How often the janitor looks.
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -71,7 +71,12 @@ impl Janitor {
     pub async fn step(&self) -> Result<u64, Error> {
         let deadline = self.clock.now() + READ_MAX;
         let mut lease = self.database.acquire(deadline).await?;
-        let all = lease.run(deadline, async |conn| checkpoints::read_all(conn).await).await?;
+        let read = async |conn: &mut PgConnection| {
+            let free = rebuild::is_free(conn).await?;
+            // A rebuild reads the log from its first record on.
+            if free { checkpoints::read_all(conn).await } else { Ok(Vec::new()) }
+        };
+        let all = lease.transaction(deadline, read).await?;
         // Nothing of Postgres is held while the log is asked.
         drop(lease);
         let horizon = self.clock.timestamp().minus(self.retention);

@@ -2,16 +2,26 @@
 //! Promises that every seq has a row afterwards, and that what was refused is kept in quarantine as the log has it.
 //! Does not judge why; it keeps what Postgres said.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use tracing::error;
 
 use super::batch::Batch;
 use crate::clock::Timestamp;
-use crate::event::{Event, Partition};
+use crate::event::{ConversationId, Event, Partition};
 use crate::store::{self, PgConnection, messages, quarantine};
 
-/// Writes a batch around its bad events; gives tombstones and quarantined events. To be used in the transaction that
+/// What was written around the bad events.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Late repeats that were written as tombstones.
+    pub(super) tombstones: u64,
+    /// The events that went to quarantine, by conversation and seq.
+    pub(super) buried: BTreeSet<(ConversationId, u64)>,
+}
+
+/// Writes a batch around its bad events. To be used in the transaction that
 /// locks and advances the checkpoint.
 ///
 /// # Errors
@@ -21,16 +31,16 @@ pub(super) async fn write(
     partition: Partition,
     batch: &Batch,
     now: Timestamp,
-) -> Result<(u64, u64), store::Error> {
+) -> Result<Written, store::Error> {
     let events = batch.events();
-    let (mut tombstones, mut quarantined) = (0, 0);
+    let mut written = Written::default();
     // The left half is taken from the stack first: a repeat must find what it repeats.
     let whole: Range<usize> = 0..events.len();
     let mut open = vec![whole];
     while let Some(range) = open.pop() {
         let part = &events[range.clone()];
         match attempt(conn, partition, part).await {
-            Ok(inserted) => tombstones += inserted.tombstones,
+            Ok(inserted) => written.tombstones += inserted.tombstones,
             Err(refusal) if refusal.kind() != store::Kind::Data => return Err(refusal),
             Err(_refusal) if part.len() > 1 => {
                 let middle = range.start + part.len() / 2;
@@ -42,11 +52,11 @@ pub(super) async fn write(
                 let first = events.partition_point(|(earlier, _)| *earlier < position);
                 bury(conn, partition, (position, range.start - first, event), &refusal, now)
                     .await?;
-                quarantined += 1;
+                written.buried.insert((event.conversation, event.seq));
             }
         }
     }
-    Ok((tombstones, quarantined))
+    Ok(written)
 }
 
 /// Tries to write some events under a savepoint.

@@ -11,7 +11,7 @@ use super::{BATCH_EVENTS_MAX, Error};
 use crate::clock::Clock;
 use crate::event::{Partition, Partitions};
 use crate::log::Log;
-use crate::store::rebuild::{Plan, Swap};
+use crate::store::rebuild::{Plan, Swap, lock};
 use crate::store::{self, PgConnection, Target, checkpoints};
 
 /// Deadline of one batch.
@@ -45,15 +45,28 @@ impl Rebuild {
     /// [`Error`]; the old tables are as they were then.
     pub async fn run(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<u64, Error> {
         let plan = Plan::new(&self.target).map_err(Error::Rebuild)?;
+        let mut live = self.session(&self.target).await?;
+        // Held by this session to its end: by a second rebuild's hand rows would be lost that only Postgres has, and the
+        // janitor must not delete what is about to be read.
+        if !lock(&mut live).await.map_err(Error::Rebuild)? {
+            return Err(Error::RebuildBusy);
+        }
         self.prepare(&plan).await?;
         let mut fresh = self.session(&plan.fresh()).await?;
-        let mut live = self.session(&self.target).await?;
         let mut events = 0;
         for attempt in 1..=SWAPS_MAX {
             for partition in self.partitions.all() {
                 events += self.catch_up(&mut fresh, partition, events, progress).await?;
             }
-            match self.swap(&plan, &mut live).await? {
+            let swapped = match self.swap(&plan, &mut live).await {
+                // A reader that holds a table for long is waited for again, after another catching up.
+                Err(Error::Rebuild(error)) if error.is_retryable() && attempt < SWAPS_MAX => {
+                    info!("attempt {attempt}: the tables were not free: {error}");
+                    continue;
+                }
+                other => other?,
+            };
+            match swapped {
                 Swap::Done => {
                     let discarded = plan.discard(&mut live).await;
                     discarded.map_err(Error::Rebuild)?;
@@ -101,10 +114,16 @@ impl Rebuild {
             let batch = Batch::from_log(&mut follow, partition, (end, BATCH_EVENTS_MAX)).await?;
             let (now, deadline) = (self.clock.timestamp(), self.clock.now() + BATCH_MAX);
             let writing = transaction(fresh, deadline, async |conn| {
-                super::poison::write(conn, partition, &batch, now).await?;
-                super::finish(conn, partition, &batch).await
+                if !super::take(conn, partition, position).await? {
+                    return Ok(false);
+                }
+                let written = super::poison::write(conn, partition, &batch, now).await?;
+                super::finish(conn, partition, &batch, &written.buried).await?;
+                Ok(true)
             });
-            writing.await.map_err(Error::Rebuild)?;
+            if !writing.await.map_err(Error::Rebuild)? {
+                return Err(Error::RebuildBusy);
+            }
             position = batch.last_position();
             events += batch.events().len() as u64;
             progress(before + events);

@@ -142,6 +142,32 @@ impl Plan {
     }
 }
 
+/// The advisory lock that a rebuild holds. The number is `rebuild` in ASCII.
+const LOCK: i64 = 0x0072_6562_7569_6c64;
+
+/// Takes the rebuild's lock for this session, if nobody has it.
+///
+/// # Errors
+/// [`Error::Statement`].
+pub async fn lock(conn: &mut PgConnection) -> Result<bool, Error> {
+    sqlx::query_scalar!(r#"SELECT pg_try_advisory_lock($1) AS "locked!""#, LOCK)
+        .fetch_one(conn)
+        .await
+        .map_err(while_doing("lock the rebuild"))
+}
+
+/// Whether nobody rebuilds. To be asked in a transaction: a rebuild that begins waits for nobody, but what this
+/// transaction does is done before it looks at the log.
+///
+/// # Errors
+/// [`Error::Statement`].
+pub async fn is_free(conn: &mut PgConnection) -> Result<bool, Error> {
+    sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock_shared($1) AS "free!""#, LOCK)
+        .fetch_one(conn)
+        .await
+        .map_err(while_doing("look whether somebody rebuilds"))
+}
+
 /// Dropping and making tables is quick; it is locks that take time, and they have a bound of their own.
 const STATEMENT_TIMEOUT: Duration = Duration::from_mins(1);
 

@@ -151,10 +151,16 @@ impl Client {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let head = format!(
             "POST /v1/conversations/{conversation}/messages HTTP/1.1\r\nHost: x\r\n\
-             Authorization: Bearer {}\r\nContent-Length: {announced}\r\n\r\n",
+             Authorization: Bearer {}\r\nContent-Length: {announced}\r\n\
+             Expect: 100-continue\r\n\r\n",
             self.bearer
         );
-        stream.write_all(&[head.as_bytes(), begun].concat()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The server asks for the body: the request is being answered.
+        let mut go_on = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+        stream.read_exact(&mut go_on).await.unwrap();
+        assert!(go_on.starts_with(b"HTTP/1.1 100 "), "{}", String::from_utf8_lossy(&go_on));
+        stream.write_all(begun).await.unwrap();
         stream
     }
 
