@@ -12,7 +12,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
