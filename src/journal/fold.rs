@@ -110,7 +110,6 @@ impl Fold {
         let fit = self.fit(position);
         if fit == Fit::Folded {
             self.position = position;
-            self.ring.skip(position);
         }
         fit
     }

@@ -126,11 +126,6 @@ impl Heads {
         }
     }
 
-    /// Takes in what Postgres said. Memory wins where it knows the conversation.
-    pub fn insert_cold(&mut self, conversation: ConversationId, head: Head) {
-        self.known.entry(conversation).or_insert(head);
-    }
-
     /// Forgets the longest unused heads when there are more than `max` and an eighth, down to `max`, as far as
     /// Postgres has them: none above `checkpoint` is forgotten, so that they outgrow the bound while Postgres is away.
     pub fn trim(&mut self, max: usize, checkpoint: u64) {

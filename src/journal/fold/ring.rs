@@ -63,8 +63,6 @@ pub struct Ring {
     places: HashMap<ConversationId, VecDeque<Entry>>,
     bytes: usize,
     bytes_max: usize,
-    /// The newest position that went through the ring.
-    newest: u64,
     /// The newest position that is not in the ring any more, or never was.
     forgotten: u64,
 }
@@ -77,7 +75,6 @@ impl Ring {
             places: HashMap::new(),
             bytes: 0,
             bytes_max,
-            newest: position,
             forgotten: position,
         }
     }
@@ -89,16 +86,10 @@ impl Ring {
             self.places.entry(event.conversation).or_default().push_back(entry);
         }
         self.bytes += folded.bytes;
-        self.newest = folded.position;
         self.records.push_back(Arc::clone(folded));
         while self.bytes > self.bytes_max && self.records.len() > 1 {
             self.pop();
         }
-    }
-
-    /// Notes a position that holds no readable record.
-    pub fn skip(&mut self, position: u64) {
-        self.newest = position;
     }
 
     fn pop(&mut self) {
@@ -168,11 +159,6 @@ impl Ring {
     /// Bytes of the encoded records that are held.
     pub fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// The newest position that went through the ring.
-    pub fn newest(&self) -> u64 {
-        self.newest
     }
 }
 
