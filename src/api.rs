@@ -187,7 +187,7 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
 }
 
 async fn nowhere() -> Problem {
-    Problem::not_found("There is no such path.")
+    Problem::not_found("There is no such path. /docs lists those that there are.")
 }
 
 async fn not_so() -> Problem {

@@ -92,10 +92,10 @@ enum Command {
     Rebuild(settings::Flags),
     /// Compare Postgres with the log; exit code 5 on a difference
     Verify(settings::Flags),
-    /// Measure
+    /// Measure sends over the network, or appends to the log, beside references
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Print every setting with its value, unit, default and reason
+    /// Print every setting with its value, unit, default and reason; exit code 64 when they are no configuration
     Config(settings::ConfigArguments),
     /// Ask a running server whether it is ready; exit code 3 when it is not
     Healthcheck(operator::HealthArguments),
@@ -176,9 +176,9 @@ fn log_lines(config: &Config) -> anyhow::Result<()> {
     Ok(telemetry::install(&config.logging.filter, format)?)
 }
 
-/// Sets up log lines for a command that talks to a person: only what needs attention.
-fn quiet_log_lines() -> anyhow::Result<()> {
-    let filter = crate::config::environment("RUST_LOG").unwrap_or_else(|| "error".to_owned());
+/// Sets up log lines for a command that talks to a person: from this level on, unless `RUST_LOG` says otherwise.
+fn quiet_log_lines(level: &str) -> anyhow::Result<()> {
+    let filter = crate::config::environment("RUST_LOG").unwrap_or_else(|| level.to_owned());
     Ok(telemetry::install(&filter, telemetry::Format::Compact)?)
 }
 

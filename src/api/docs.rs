@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{Redirect, Response};
+use axum::routing::get;
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use utoipa::openapi::path::{Operation, ParameterIn, PathItem};
 use utoipa::openapi::response::ResponseBuilder;
@@ -75,7 +76,7 @@ pub(super) fn begin() -> OpenApi {
 
 /// The two pages.
 pub(super) fn routes() -> OpenApiRouter<Arc<Document>> {
-    OpenApiRouter::new().routes(routes!(document)).routes(routes!(page))
+    OpenApiRouter::new().route("/", get(home)).routes(routes!(document)).routes(routes!(page))
 }
 
 /// The document as it is sent.
@@ -87,6 +88,11 @@ impl Document {
     pub(super) fn of(openapi: &OpenApi) -> Self {
         Self(openapi.to_json().unwrap_or_default().into())
     }
+}
+
+/// What a browser opens first: the docs are the only page for people.
+async fn home() -> Redirect {
+    Redirect::temporary("/docs")
 }
 
 /// This document.

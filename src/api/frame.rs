@@ -199,7 +199,7 @@ fn bare(status: StatusCode) -> Option<Problem> {
         return None;
     }
     Some(match status.as_u16() {
-        404 => Problem::not_found("There is no such path."),
+        404 => Problem::not_found("There is no such path. /docs lists those that there are."),
         405 => Problem::new(Code::MethodNotAllowed, "The path does not have this method."),
         413 => Problem::new(Code::PayloadTooLarge, "The request is too large."),
         415 => Problem::new(Code::UnsupportedMediaType, "Send JSON."),

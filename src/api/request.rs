@@ -21,6 +21,9 @@ use crate::clock::Timestamp;
 use crate::event::Json;
 use crate::event::id::{Id, Kind};
 
+/// What the answer says to a text that cannot be an id.
+const NO_ID: &str = "There is nothing of this id. An id is a prefix that says of what, such as cnv_, and 32 hex digits.";
+
 /// The id in a path. Whatever is no id names nothing.
 #[derive(Debug)]
 pub(super) struct At<K: Kind>(pub Id<K>);
@@ -31,7 +34,7 @@ impl<K: Kind, S: Send + Sync> FromRequestParts<S> for At<K> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = Path::<String>::from_request_parts(parts, state).await;
         let id = text.ok().and_then(|Path(text)| Id::parse(&text).ok());
-        id.map(Self).ok_or_else(|| Problem::not_found("There is nothing of this id."))
+        id.map(Self).ok_or_else(|| Problem::not_found(NO_ID))
     }
 }
 
@@ -47,7 +50,7 @@ impl<K: Kind, L: Kind, S: Send + Sync> FromRequestParts<S> for Within<K, L> {
         let ids = texts.ok().and_then(|Path((outer, inner))| {
             Some(Self(Id::parse(&outer).ok()?, Id::parse(&inner).ok()?))
         });
-        ids.ok_or_else(|| Problem::not_found("There is nothing of this id."))
+        ids.ok_or_else(|| Problem::not_found(NO_ID))
     }
 }
 

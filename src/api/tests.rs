@@ -157,4 +157,5 @@ async fn every_problem_has_a_page_and_the_docs_are_served() {
     let (status, body) = get(&router, "/openapi.json").await;
     assert_eq!((status, body.starts_with("{\"openapi\":\"3.1")), (200, true));
     assert_eq!(get(&router, "/docs").await.0, 200);
+    assert_eq!(get(&router, "/").await.0, 307, "the root leads to the docs");
 }

@@ -43,7 +43,7 @@ pub(crate) enum Command {
 
 /// Starts what is to be measured and measures it.
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
-    super::quiet_log_lines()?;
+    super::quiet_log_lines("error")?;
     match command {
         Command::Send(arguments) => Box::pin(send(&arguments, &Clock::system())).await,
         Command::Append(arguments) => Box::pin(append(&arguments, &Clock::system())).await,

@@ -55,7 +55,7 @@ struct Tour {
 
 /// Takes the tour.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    super::quiet_log_lines()?;
+    super::quiet_log_lines("error")?;
     let (clock, narrator) = (Clock::system(), Narrator::on_stderr());
     narrator.line("starting Postgres, nats-server and Forebay");
     let plan = Plan {

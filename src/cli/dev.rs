@@ -21,7 +21,7 @@ use crate::directory::{NewTenant, When};
 use crate::event::{Body, ConversationId, Fingerprint, MessageId, TenantId};
 use crate::journal::{Draft, Intent, Verdict};
 use crate::lifecycle::{Backoff, chain};
-use crate::sandbox::{Durability, Exit, Install, Nats, Options, Postgres, provide};
+use crate::sandbox::{self, Durability, Exit, Install, Nats, Options, Postgres, provide};
 
 /// Where it listens unless told otherwise or taken.
 const LISTEN: &str = "127.0.0.1:8080";
@@ -107,7 +107,7 @@ pub(crate) struct House {
 
 /// Runs until a signal.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    super::quiet_log_lines()?;
+    super::quiet_log_lines("warn")?;
     let install = if arguments.no_install { Install::PrintOnly } else { Install::Allow };
     let plan = Plan {
         root: arguments.data_dir,
@@ -138,7 +138,8 @@ impl House {
             options.root.clone_from(&scratch.path);
         }
         let before = read_state(&options.root);
-        let postgres = Postgres::start(&binaries, &options).await?;
+        let postgres = Postgres::start(&binaries, &options).await;
+        let postgres = postgres.map_err(|error| running_already(error, before.as_ref()))?;
         let nats = Nats::start(&binaries, &options).await?;
         postgres.create_database(DATABASE).await?;
         let admin_token = match &before {
@@ -302,6 +303,15 @@ async fn demo_conversation(
         Some(Verdict::Stored(_) | Verdict::Duplicate(_)) => Ok(conversation),
         other => anyhow::bail!("the demo conversation is {other:?}"),
     }
+}
+
+/// A root that is in use is most often a `dev` in another terminal.
+fn running_already(error: sandbox::Error, before: Option<&State>) -> anyhow::Error {
+    let Some(state) = before.filter(|_| matches!(error, sandbox::Error::InUse { .. })) else {
+        return error.into();
+    };
+    let hint = format!("Forebay runs here already, at {}; stop it or name a --data-dir", state.url);
+    anyhow::Error::from(error).context(hint)
 }
 
 fn state_file(root: &Path) -> PathBuf {

@@ -99,7 +99,7 @@ fn refused(error: crate::log::Error) -> anyhow::Error {
 
 /// Projects the log anew.
 pub(crate) async fn rebuild(config: &Config) -> anyhow::Result<()> {
-    super::quiet_log_lines()?;
+    super::quiet_log_lines("error")?;
     let log = Log::connect(config.log.clone()).await?;
     let shape = streams::shape(&log).await.map_err(refused)?;
     let rebuild = Rebuild {
@@ -118,7 +118,7 @@ pub(crate) async fn rebuild(config: &Config) -> anyhow::Result<()> {
 
 /// Compares Postgres with the log.
 pub(crate) async fn verify(config: &Config) -> anyhow::Result<()> {
-    super::quiet_log_lines()?;
+    super::quiet_log_lines("error")?;
     let log = Log::connect(config.log.clone()).await?;
     let shape = streams::shape(&log).await.map_err(refused)?;
     let clock = Clock::system();

@@ -16,6 +16,18 @@ async fn a_restartable_task_is_started_again_until_it_ends_well() {
     assert_eq!(runs.load(Ordering::Relaxed), 4);
 }
 
+#[test]
+fn a_cause_is_said_once() {
+    let cause = || std::io::Error::other("refused");
+    let repeats: &(dyn std::error::Error + 'static) = &Said("IO error: refused", cause());
+    assert_eq!(chain(repeats), "IO error: refused");
+    assert_eq!(chain(&Said("no connection", cause())), "no connection: refused");
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Said(&'static str, #[source] std::io::Error);
+
 #[tokio::test(start_paused = true)]
 async fn a_fatal_failure_is_reported_by_name() {
     let supervisor = Supervisor::new();
