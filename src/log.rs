@@ -376,11 +376,14 @@ async fn connect(
 }
 
 fn on_event(event: &async_nats::Event, count: &watch::Sender<u64>, purpose: &str) {
-    if matches!(event, async_nats::Event::Connected) {
-        info!("connected to NATS ({purpose})");
-        count.send_modify(|connects| *connects += 1);
-    } else {
-        warn!("NATS connection ({purpose}): {event}");
+    match event {
+        async_nats::Event::Connected => {
+            info!("connected to NATS ({purpose})");
+            count.send_modify(|connects| *connects += 1);
+        }
+        // The end of every handle, as at a stop: a client that may still reconnect never closes.
+        async_nats::Event::Closed => info!("NATS connection ({purpose}): {event}"),
+        event => warn!("NATS connection ({purpose}): {event}"),
     }
 }
 
