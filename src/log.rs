@@ -10,6 +10,7 @@ pub mod streams;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::Event;
 use async_nats::jetstream;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -375,15 +376,15 @@ async fn connect(
     Ok((client, connects))
 }
 
-fn on_event(event: &async_nats::Event, count: &watch::Sender<u64>, purpose: &str) {
-    match event {
-        async_nats::Event::Connected => {
-            info!("connected to NATS ({purpose})");
-            count.send_modify(|connects| *connects += 1);
-        }
-        // The end of every handle, as at a stop: a client that may still reconnect never closes.
-        async_nats::Event::Closed => info!("NATS connection ({purpose}): {event}"),
-        event => warn!("NATS connection ({purpose}): {event}"),
+fn on_event(event: &Event, count: &watch::Sender<u64>, purpose: &str) {
+    if matches!(event, Event::Connected) {
+        count.send_modify(|connects| *connects += 1);
+    }
+    // Closed is the end of every handle, as at a stop: a client that may reconnect never closes.
+    if matches!(event, Event::Connected | Event::Closed) {
+        info!("NATS connection ({purpose}): {event}");
+    } else {
+        warn!("NATS connection ({purpose}): {event}");
     }
 }
 
