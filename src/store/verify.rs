@@ -1,4 +1,4 @@
-//! Comparing Postgres with the log: row by row, by counts, and each conversation within itself.
+//! Comparing Postgres with the log: row by row, and each conversation within itself.
 //! Promises to name every difference it meets; the comparison of values is Postgres' own.
 //! Does not read the log and does not repair; a rebuild does.
 
@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::checkpoints::{read_position, write_partition, write_position};
+use super::checkpoints::{write_partition, write_position};
 use super::conversations::{self, HeadRow};
 use super::messages::{Columns, TOMBSTONE};
 use super::{Error, while_doing};
@@ -112,28 +112,6 @@ pub async fn compare_heads(
     .into_iter()
     .map(|row| difference(row.id, row.head_seq, row.missing, row.columns))
     .collect()
-}
-
-/// How many messages of a partition there are in each stretch of `width` positions, as (first position, rows).
-/// Stretches without any are left out. It reads the whole table once.
-///
-/// # Errors
-/// [`Error::Statement`], [`Error::Inconsistent`] or [`Error::Unstorable`].
-pub async fn counts(
-    conn: &mut PgConnection,
-    partition: Partition,
-    width: u64,
-) -> Result<Vec<(u64, u64)>, Error> {
-    let rows = sqlx::query!(
-        r#"SELECT position / $2 * $2 AS "start!", COUNT(*) AS "rows!" FROM messages
-           WHERE partition = $1 GROUP BY 1 ORDER BY 1"#,
-        write_partition(partition),
-        write_position(width.max(1))?
-    )
-    .fetch_all(conn)
-    .await
-    .map_err(while_doing("count messages"))?;
-    rows.into_iter().map(|row| Ok((read_position(row.start)?, row.rows.unsigned_abs()))).collect()
 }
 
 /// The first `limit` conversations whose rows do not go from 1 to their head. It reads the whole index once.

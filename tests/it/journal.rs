@@ -174,7 +174,7 @@ async fn seq_has_no_hole_and_no_repeat_whatever_crashed() {
 
 /// The proof at length: `cargo test --release --test it -- --ignored --nocapture thirty_kills`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes a minute; the short form runs always"]
+#[ignore = "the proof at length; the short form runs always"]
 async fn thirty_kills_of_the_log_server_under_two_nodes_lose_and_double_nothing() {
     let world = World::with_own_nats().await;
     let (a, b) = (world.serve(&[]).await, world.serve(&[]).await);

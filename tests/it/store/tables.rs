@@ -332,7 +332,6 @@ async fn every_seeded_difference_is_found() {
     project(&mut conn, partition(0), &batch).await.unwrap();
     let heads = conversations::fold(&batch);
     assert_eq!(verify::compare_heads(&mut conn, partition(0), &heads).await.unwrap(), []);
-    assert_eq!(verify::counts(&mut conn, partition(0), 4).await.unwrap(), [(0, 3), (4, 3)]);
     for change in [
         "UPDATE messages SET text = 'other', data = '{\"n\": 2}' WHERE seq = 2",
         "UPDATE messages SET kind = 'tombstone', duplicate_of = id, id = NULL WHERE seq = 3",
@@ -355,7 +354,6 @@ async fn every_seeded_difference_is_found() {
     assert_eq!(found, expected);
     let gaps = verify::gaps(&mut conn, 10).await.unwrap();
     assert_eq!((gaps[0].rows, gaps[0].seq_max, gaps[0].head_seq), (5, 6, Some(7)));
-    assert_eq!(verify::counts(&mut conn, partition(0), 4).await.unwrap(), [(0, 3), (4, 2)]);
     // A head that is further is newer, not different; what its opening said does not change.
     let found = verify::compare_heads(&mut conn, partition(0), &heads).await.unwrap();
     assert_eq!(found[0].what, columns(&["metadata"]));
