@@ -9,8 +9,10 @@ use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio::time::timeout_at;
 
+use crate::event::TenantId;
+
 /// How much it matters that an acquirer is served soon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
     /// The health of the service itself.
     Critical,
@@ -22,22 +24,86 @@ pub enum Priority {
     Low,
 }
 
-/// What an acquirer is. The gate serves in the order of arrival; a scheduler reads more out of this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
-    /// How much it matters.
-    pub priority: Priority,
+/// The branch of the tree of shares at the top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// The service's own work: projection, upkeep.
+    System,
+    /// Tenants of the tier `high`.
+    High,
+    /// Tenants of the tier `standard`.
+    Standard,
+    /// Tenants of the tier `bulk`.
+    Bulk,
 }
 
-/// Why no permit was given. Every reason passes: the same wish may succeed later, or on another node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// Through which door a wish came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// A call of REST.
+    Rest,
+    /// A WebSocket.
+    Socket,
+    /// A stream of server-sent events.
+    Sse,
+    /// A webhook that came in.
+    Inbound,
+    /// An operator's command.
+    Operator,
+    /// The projection of the log.
+    Projector,
+}
+
+/// For whom a permit is: a path down the tree of shares, class, tenant, source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The branch at the top.
+    pub class: Class,
+    /// Whose request it is; `None` for the service's own work.
+    pub tenant: Option<TenantId>,
+    /// Where it came in.
+    pub source: Source,
+}
+
+impl Origin {
+    /// The service's own work.
+    pub const fn system(source: Source) -> Self {
+        Self { class: Class::System, tenant: None, source }
+    }
+
+    /// A wish of this origin.
+    pub const fn at(self, priority: Priority) -> Tag {
+        Tag { priority, origin: self }
+    }
+}
+
+/// What every acquirer is tagged with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// How much it matters that it is served soon.
+    pub priority: Priority,
+    /// For whom it is.
+    pub origin: Origin,
+}
+
+/// Why no permit was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Overload {
+    /// It waited for longer than the queue is let stand.
+    #[error("the queue stands")]
+    Queue,
     /// As many wait as may wait; refused at once.
     #[error("the queue is full")]
     QueueFull,
     /// None became free before the deadline.
     #[error("no permit became free before the deadline")]
     Deadline,
+    /// There is nothing behind the gate now; refused at once.
+    #[error("there is no permit to be had now")]
+    ZeroCapacity,
+    /// The task has a permit of this gate already; waiting for another could wait for itself.
+    #[error("the task holds a permit of the same gate already")]
+    Nested,
     /// The server stops.
     #[error("the gate is closed")]
     Closed,
@@ -92,8 +158,8 @@ impl Gate {
     ///
     /// # Errors
     /// [`Overload`] when the queue is full, the deadline passes or the gate closes.
-    pub async fn acquire(&self, class: Class, deadline: Instant) -> Result<Permit, Overload> {
-        let Class { priority: _ } = class;
+    pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Permit, Overload> {
+        let Tag { priority: _, origin: _ } = tag;
         match Arc::clone(&self.0.permits).try_acquire_owned() {
             Ok(held) => return Ok(Permit { _held: held }),
             Err(TryAcquireError::Closed) => return Err(Overload::Closed),
@@ -157,7 +223,7 @@ mod tests {
     use super::*;
     use crate::clock::test_start;
 
-    const CLASS: Class = Class { priority: Priority::High };
+    const CLASS: Tag = Origin::system(Source::Projector).at(Priority::High);
 
     fn far() -> Instant {
         test_start() + Duration::from_mins(10)

@@ -6,6 +6,7 @@ pub mod seam;
 
 use std::time::{Duration, Instant};
 
+use crate::admission::{Origin, Priority, Source};
 use crate::clock::{Clock, Timestamp};
 use crate::event::limits::PAGE_MESSAGES_MAX;
 use crate::event::{Body, ChannelId, ConversationId, Json, TenantId};
@@ -206,7 +207,10 @@ impl History {
             Order::Ascending => page::Start::After(query.after.unwrap_or(0)),
             Order::Descending => page::Start::Before(query.after.unwrap_or(u64::MAX)),
         };
-        let mut lease = self.database.acquire(deadline).await?;
+        let mut lease = self
+            .database
+            .acquire(Origin::system(Source::Rest).at(Priority::High), deadline)
+            .await?;
         lease
             .run(deadline, async |conn| {
                 page::read(conn, tail.partition(), conversation, start, query.limit).await
@@ -220,7 +224,10 @@ impl History {
         deadline: Instant,
     ) -> Result<(u64, Option<conversations::Conversation>), store::Error> {
         let partition = self.journal.partitions().of(conversation);
-        let mut lease = self.database.acquire(deadline).await?;
+        let mut lease = self
+            .database
+            .acquire(Origin::system(Source::Rest).at(Priority::High), deadline)
+            .await?;
         lease
             .run(deadline, async |conn| {
                 // The checkpoint is read first: what is found after it is at least as new.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 
+use crate::admission::{Origin, Priority, Source};
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;
 use crate::event::{ConversationId, MessageId};
@@ -183,7 +184,10 @@ impl Ingest {
             return Err(Error::Cold);
         }
         let partition = self.journal.partitions().of(conversation);
-        let mut lease = self.database.acquire(deadline).await?;
+        let mut lease = self
+            .database
+            .acquire(Origin::system(Source::Rest).at(Priority::High), deadline)
+            .await?;
         let ids = if keys.is_empty() { vec![None] } else { keys.into_iter().map(Some).collect() };
         let mut rows = Vec::with_capacity(ids.len());
         for id in ids {

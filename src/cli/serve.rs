@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use house::House;
 
+use crate::admission::{Origin, Priority, Source, Tag};
 use crate::api;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -28,6 +29,9 @@ use crate::log::{self, Log, streams};
 use crate::readiness::Board;
 use crate::store::{self, Background, Interactive, checkpoints, schema};
 use crate::telemetry::{self, Exporter};
+
+/// The server waits for where it may begin.
+const OPENING: Tag = Origin::system(Source::Projector).at(Priority::Critical);
 
 /// Longest wait for the directory to be read when the server starts.
 const DIRECTORY_MAX: Duration = Duration::from_secs(20);
@@ -281,7 +285,7 @@ async fn recall(
 ) -> Vec<Recall> {
     let deadline = clock.now() + DATABASE_MAX;
     let read = async {
-        let mut lease = background.acquire(deadline).await?;
+        let mut lease = background.acquire(OPENING, deadline).await?;
         lease.run(deadline, async |conn| checkpoints::read_all(conn).await).await
     };
     let found = read.await.inspect_err(|error| {

@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
+use crate::admission::{Origin, Priority, Source, Tag};
 use crate::clock::{Clock, Timestamp};
 use crate::event::Partition;
 use crate::lifecycle::{Stop, chain};
 use crate::log::{self, Log};
 use crate::store::{self, Background, PgConnection, checkpoints, rebuild};
+
+/// Upkeep goes before work on the past and after the projection.
+const UPKEEP: Tag = Origin::system(Source::Projector).at(Priority::Medium);
 
 /// How often the janitor looks.
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -70,7 +74,7 @@ impl Janitor {
     /// [`Error`]; what was deleted until then could go.
     pub async fn step(&self) -> Result<u64, Error> {
         let deadline = self.clock.now() + READ_MAX;
-        let mut lease = self.database.acquire(deadline).await?;
+        let mut lease = self.database.acquire(UPKEEP, deadline).await?;
         let read = async |conn: &mut PgConnection| {
             let free = rebuild::is_free(conn).await?;
             // A rebuild reads the log from its first record on.

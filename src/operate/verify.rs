@@ -6,10 +6,14 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
+use crate::admission::{Origin, Priority, Source, Tag};
 use crate::clock::Clock;
 use crate::event::{Event, Partition, Partitions, Record};
 use crate::log::{self, Log};
 use crate::store::{self, Background, checkpoints, conversations, verify};
+
+/// Nobody waits for a comparison.
+const PAST: Tag = Origin::system(Source::Operator).at(Priority::Low);
 
 /// Events that are compared with one statement.
 const BATCH_EVENTS: usize = 2_000;
@@ -89,7 +93,7 @@ impl Verifier {
     /// [`Error`] when one of the two cannot be read.
     pub async fn run(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<Findings, Error> {
         let mut findings = Findings::default();
-        let mut lease = self.database.acquire(self.deadline()).await?;
+        let mut lease = self.database.acquire(PAST, self.deadline()).await?;
         let all =
             lease.run(self.deadline(), async |conn| checkpoints::read_all(conn).await).await?;
         // Nothing of Postgres is held while the log is asked.
@@ -150,7 +154,7 @@ impl Verifier {
         findings: &mut Findings,
     ) -> Result<(), Error> {
         let borrowed: Vec<_> = events.iter().map(|(position, event)| (*position, event)).collect();
-        let mut lease = self.database.acquire(self.deadline()).await?;
+        let mut lease = self.database.acquire(PAST, self.deadline()).await?;
         let differences = lease
             .run(self.deadline(), async |conn| {
                 let mut found = verify::compare(conn, partition, &borrowed).await?;
@@ -170,7 +174,7 @@ impl Verifier {
     }
 
     async fn look_for_gaps(&self, findings: &mut Findings) -> Result<(), Error> {
-        let mut lease = self.database.acquire(self.deadline()).await?;
+        let mut lease = self.database.acquire(PAST, self.deadline()).await?;
         let gaps = lease
             .run(self.deadline(), async |conn| verify::gaps(conn, DIFFERENCES_MAX + 1).await)
             .await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Error;
+use super::{Error, LIVE};
 use crate::clock::Clock;
 use crate::directory::{Channel, Directory, Tenant};
 use crate::event::{ChannelId, Json, TenantId};
@@ -99,7 +99,7 @@ impl DirectoryProjector {
     async fn write(&self, tenants: &[TenantRow], channels: &[ChannelRow]) -> Result<(), Error> {
         let deadline = self.clock.now() + BATCH_MAX;
         let writing = async {
-            let mut lease = self.database.acquire(deadline).await?;
+            let mut lease = self.database.acquire(LIVE, deadline).await?;
             lease
                 .transaction(deadline, async |conn| {
                     for row in tenants {

@@ -18,7 +18,7 @@ pub use self::lease::Lease;
 use self::outage::{Decision, Outage, STALL};
 pub use self::savepoint::savepoint;
 use super::{Error, Kind, Target};
-use crate::admission::{self, Class, Gate, Priority};
+use crate::admission::{self, Gate, Tag};
 use crate::clock::Clock;
 use crate::metrics::{self, Metrics};
 
@@ -114,8 +114,8 @@ impl Interactive {
     ///
     /// # Errors
     /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be expected.
-    pub async fn acquire(&self, deadline: Instant) -> Result<Lease, Error> {
-        Pool::acquire(&self.0, Priority::High, deadline).await
+    pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
+        Pool::acquire(&self.0, tag, deadline).await
     }
 
     /// What is going on.
@@ -136,8 +136,8 @@ impl Background {
     ///
     /// # Errors
     /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be expected.
-    pub async fn acquire(&self, deadline: Instant) -> Result<Lease, Error> {
-        Pool::acquire(&self.0, Priority::Low, deadline).await
+    pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
+        Pool::acquire(&self.0, tag, deadline).await
     }
 
     /// What is going on.
@@ -194,13 +194,9 @@ impl Pool {
         })
     }
 
-    async fn acquire(
-        pool: &Arc<Self>,
-        priority: Priority,
-        deadline: Instant,
-    ) -> Result<Lease, Error> {
+    async fn acquire(pool: &Arc<Self>, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
         let began = pool.clock.now();
-        let acquired = Self::try_acquire(pool, priority, deadline).await;
+        let acquired = Self::try_acquire(pool, tag, deadline).await;
         match &acquired {
             Ok(_) => {
                 let took = pool.clock.now().saturating_duration_since(began);
@@ -211,17 +207,13 @@ impl Pool {
         acquired
     }
 
-    async fn try_acquire(
-        pool: &Arc<Self>,
-        priority: Priority,
-        deadline: Instant,
-    ) -> Result<Lease, Error> {
+    async fn try_acquire(pool: &Arc<Self>, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
         if pool.health().outage.refuses(pool.clock.now()) {
             return Err(Error::Away { pool: pool.name });
         }
         let permit = pool
             .gate
-            .acquire(Class { priority }, deadline)
+            .acquire(tag, deadline)
             .await
             .map_err(|source| Error::Refused { pool: pool.name, source })?;
         let decision = pool.health().outage.on_acquire(pool.clock.now());

@@ -9,7 +9,7 @@ use forebay::event::ConversationId;
 use serde_json::{Value, json};
 
 use crate::world::client::Client;
-use crate::world::{World, eventually};
+use crate::world::{WISH, World, eventually};
 
 /// The promise: within two seconds, with a little for a busy machine.
 const ANSWER_MAX: Duration = Duration::from_millis(2_500);
@@ -50,7 +50,7 @@ async fn a_page_tells_how_far_postgres_is() {
     let projected = async || tenant.page(conversation, "").await.json()["projectedSeq"].clone();
     eventually("all of it is projected", async || projected().await == 2).await;
     // Whoever holds the checkpoints holds the projection.
-    let mut lease = server.pools.0.acquire(world.clock.now() + ANSWER_MAX).await.unwrap();
+    let mut lease = server.pools.0.acquire(WISH, world.clock.now() + ANSWER_MAX).await.unwrap();
     let far = world.clock.now() + Duration::from_secs(10);
     let held = lease.transaction(far, async |conn| {
         forebay::store::checkpoints::lock_all(conn).await?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::world::client::{Answer, Client};
-use crate::world::{World, eventually};
+use crate::world::{WISH, World, eventually};
 
 /// An acknowledgement takes milliseconds; this is for a busy machine.
 const SOON: Duration = Duration::from_millis(900);
@@ -36,8 +36,8 @@ async fn nothing_on_the_path_of_an_ack_waits_for_postgres() {
     let (interactive, background) = &server.pools;
     let mut leases = Vec::new();
     for _ in 0..2 {
-        leases.push(interactive.acquire(deadline).await.unwrap());
-        leases.push(background.acquire(deadline).await.unwrap());
+        leases.push(interactive.acquire(WISH, deadline).await.unwrap());
+        leases.push(background.acquire(WISH, deadline).await.unwrap());
     }
     let status = (interactive.status(), background.status());
     assert_eq!((status.0.gate.in_use, status.1.gate.in_use), (2, 2));

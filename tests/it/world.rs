@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay::admission::{Origin, Priority, Source, Tag};
 use forebay::cli::serve::{self, Server};
 use forebay::clock::Clock;
 use forebay::config::Config;
@@ -17,6 +18,9 @@ use forebay::operate::verify::{Findings, Verifier};
 use forebay::sandbox::{Binaries, Durability, Install, Nats, Options, Postgres, provide};
 use forebay::store::{Schema, Target, schema};
 use tokio::sync::Mutex;
+
+/// What a test asks for when it does not matter who it is.
+pub const WISH: Tag = Origin::system(Source::Operator).at(Priority::High);
 
 /// Patience of `eventually`, long enough for a busy machine; what waits longer hangs.
 pub const PATIENCE: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use tokio::time::interval;
 
 use super::projector;
 use crate::world::client::Client;
-use crate::world::{World, eventually};
+use crate::world::{WISH, World, eventually};
 
 /// One connection each, a short tail and little memory: whoever needs the log or Postgres really goes there.
 const NARROW: [(&str, &str); 6] = [
@@ -78,7 +78,10 @@ async fn no_permit_is_held_while_waiting_for_http_or_nats() {
             assert!(idle(), "{:?} {:?}", interactive.status(), background.status());
         }
         let soon = world.clock.now() + Duration::from_millis(200);
-        drop((interactive.acquire(soon).await.unwrap(), background.acquire(soon).await.unwrap()));
+        drop((
+            interactive.acquire(WISH, soon).await.unwrap(),
+            background.acquire(WISH, soon).await.unwrap(),
+        ));
     };
     tokio::select! {
         biased;

@@ -17,6 +17,7 @@ use super::{
     conversation, event, opened, partition, partitions, placed, pools, project, said, session,
     soon, talk, target,
 };
+use crate::world::WISH;
 
 fn inserted(rows: u64, tombstones: u64) -> Inserted {
     Inserted { rows, tombstones }
@@ -129,7 +130,7 @@ async fn what_postgres_cannot_store_is_an_error_of_the_data_and_writes_nothing()
         event(1, 2, Body::Message(Box::new(message)))
     };
     let good = opened(1);
-    let mut lease = pool.acquire(soon()).await.unwrap();
+    let mut lease = pool.acquire(WISH, soon()).await.unwrap();
     for poison in [
         with(Some("a\0b"), None),
         with(None, Some(r#"{"a": "\u0000"}"#)),
@@ -289,7 +290,7 @@ async fn a_checkpoint_moves_only_with_the_rows_it_covers() {
     let events = talk(1, 4);
     let (batch, far) = (placed(&events), soon());
     let near = std::time::Instant::now() + Duration::from_secs(1);
-    let mut lease = pool.acquire(far).await.unwrap();
+    let mut lease = pool.acquire(WISH, far).await.unwrap();
     lease.run(far, async |conn| checkpoints::ensure(conn, partitions(), "e").await).await.unwrap();
     let failed = lease
         .transaction(far, async |conn| {
@@ -309,7 +310,7 @@ async fn a_checkpoint_moves_only_with_the_rows_it_covers() {
     assert_eq!(cut.unwrap_err().kind(), Kind::Timeout);
     drop(lease);
 
-    let mut lease = pool.acquire(far).await.unwrap();
+    let mut lease = pool.acquire(WISH, far).await.unwrap();
     let done = lease
         .transaction(far, async |conn| {
             let held = checkpoints::lock(conn, partition(0)).await?;
@@ -424,7 +425,7 @@ async fn a_lock_that_somebody_holds_does_not_outlast_the_deadline() {
     sqlx::query("LOCK TABLE messages").execute(&mut *holder).await.unwrap();
     let events = talk(1, 2);
     let batch = placed(&events);
-    let mut lease = pool.acquire(soon()).await.unwrap();
+    let mut lease = pool.acquire(WISH, soon()).await.unwrap();
     let started = std::time::Instant::now();
     let cut = lease
         .transaction(started + Duration::from_millis(300), async |conn| {
@@ -444,7 +445,7 @@ async fn a_batch_can_be_written_from_a_spawned_task() {
     let events = talk(1, 10);
     let task = tokio::spawn(async move {
         let batch = placed(&events);
-        let mut lease = pool.acquire(soon()).await?;
+        let mut lease = pool.acquire(WISH, soon()).await?;
         lease.transaction(soon(), async |conn| project(conn, partition(0), &batch).await).await
     });
     assert_eq!(task.await.unwrap().unwrap(), inserted(10, 0));
