@@ -1,14 +1,26 @@
 //! The gate: who may use one of a counted number of things, and who waits for how long.
 //! Promises that at most `capacity` permits are out, that the queue is bounded, and that nobody waits past a deadline.
 //! Does not know what a permit is for; the store asks for one before it hands out a connection.
+//!
+//! Three rules decide, in this order. The priority picks the tier, and debt keeps room for the higher ones. Within a
+//! tier the tree of shares picks the leaf that has least of what it is due. Within a leaf's queue the oldest is served
+//! first while the queue turns over, and the newest first once it stands, because then the oldest are lost anyway.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+pub mod bucket;
+mod debt;
+mod gate;
+mod limits;
+mod queue;
+pub mod scheduler;
+mod share;
+mod status;
+mod window;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
-use tokio::time::timeout_at;
+use std::time::Duration;
 
+pub use self::gate::{Gate, Permit};
+pub use self::queue::WaiterId;
+pub use self::status::{ClassStatus, Status};
 use crate::event::TenantId;
 
 /// How much it matters that an acquirer is served soon.
@@ -24,6 +36,19 @@ pub enum Priority {
     Low,
 }
 
+/// How many priorities there are.
+pub const TIERS: usize = 4;
+
+impl Priority {
+    /// All of them, the most urgent first.
+    pub const ALL: [Self; TIERS] = [Self::Critical, Self::High, Self::Medium, Self::Low];
+
+    /// The place in [`Priority::ALL`].
+    pub const fn tier(self) -> usize {
+        self as usize
+    }
+}
+
 /// The branch of the tree of shares at the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
@@ -35,6 +60,29 @@ pub enum Class {
     Standard,
     /// Tenants of the tier `bulk`.
     Bulk,
+}
+
+/// How many classes there are.
+pub const CLASSES: usize = 4;
+
+impl Class {
+    /// All of them, in the order in which everything shows them.
+    pub const ALL: [Self; CLASSES] = [Self::System, Self::High, Self::Standard, Self::Bulk];
+
+    /// What a class is due against the others when all of them want more than there is. One class down is half of it;
+    /// the service's own work counts as much as the best tenants, because without it nobody's history moves.
+    pub const fn weight(self) -> u32 {
+        match self {
+            Self::System | Self::High => 4,
+            Self::Standard => 2,
+            Self::Bulk => 1,
+        }
+    }
+
+    /// The place in [`Class::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
 }
 
 /// Through which door a wish came in.
@@ -109,195 +157,39 @@ pub enum Overload {
     Closed,
 }
 
-/// What a gate shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// How many permits there are.
+/// How many reasons of [`Overload`] there are.
+pub const REASONS: usize = 6;
+
+impl Overload {
+    /// All of them.
+    pub const ALL: [Self; REASONS] = [
+        Self::Queue,
+        Self::QueueFull,
+        Self::Deadline,
+        Self::ZeroCapacity,
+        Self::Nested,
+        Self::Closed,
+    ];
+
+    /// The place in [`Overload::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// What a gate is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How many permits there are at first; [`Gate::resize`] changes it.
     pub capacity: usize,
-    /// How many of them are out.
-    pub in_use: usize,
-    /// How many acquirers wait.
-    pub waiting: usize,
-}
-
-/// Gives out permits in the order of arrival. Cheap to clone; all clones are one gate.
-#[derive(Clone, Debug)]
-pub struct Gate(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    permits: Arc<Semaphore>,
-    capacity: usize,
-    waiters_max: usize,
-    /// Invariant: counts exactly the live [`Place`]s.
-    waiting: AtomicUsize,
-}
-
-/// The right to use one of the things behind the gate; it goes back when this is dropped.
-#[must_use = "dropping a permit gives it back"]
-#[derive(Debug)]
-pub struct Permit {
-    _held: OwnedSemaphorePermit,
-}
-
-impl Gate {
-    /// A gate with so many permits and room for so many waiters.
-    pub fn new(capacity: usize, waiters_max: usize) -> Self {
-        let capacity = capacity.min(Semaphore::MAX_PERMITS);
-        Self(Arc::new(Inner {
-            permits: Arc::new(Semaphore::new(capacity)),
-            capacity,
-            waiters_max,
-            waiting: AtomicUsize::new(0),
-        }))
-    }
-
-    /// A permit, at once or as soon as one is free and everybody who came before has theirs.
-    ///
-    /// Cancel safe: a waiter that is dropped leaves the queue, and a permit that was on its way to it goes on.
-    ///
-    /// # Errors
-    /// [`Overload`] when the queue is full, the deadline passes or the gate closes.
-    pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Permit, Overload> {
-        let Tag { priority: _, origin: _ } = tag;
-        match Arc::clone(&self.0.permits).try_acquire_owned() {
-            Ok(held) => return Ok(Permit { _held: held }),
-            Err(TryAcquireError::Closed) => return Err(Overload::Closed),
-            Err(TryAcquireError::NoPermits) => {}
-        }
-        let _place = Place::take(&self.0).ok_or(Overload::QueueFull)?;
-        let turn = Arc::clone(&self.0.permits).acquire_owned();
-        match timeout_at(deadline.into(), turn).await {
-            Ok(Ok(held)) => Ok(Permit { _held: held }),
-            Ok(Err(_closed)) => Err(Overload::Closed),
-            Err(_elapsed) => Err(Overload::Deadline),
-        }
-    }
-
-    /// Refuses everybody who waits or comes; permits that are out stay valid.
-    pub fn close(&self) {
-        self.0.permits.close();
-    }
-
-    /// Whether [`Gate::close`] was called.
-    pub fn is_closed(&self) -> bool {
-        self.0.permits.is_closed()
-    }
-
-    /// What is going on.
-    pub fn status(&self) -> Status {
-        Status {
-            capacity: self.0.capacity,
-            in_use: self.0.capacity.saturating_sub(self.0.permits.available_permits()),
-            waiting: self.0.waiting.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// A place in the queue, given back on drop, so that a waiter that is cancelled does not count for ever.
-struct Place<'g>(&'g Inner);
-
-impl<'g> Place<'g> {
-    fn take(gate: &'g Inner) -> Option<Self> {
-        gate.waiting
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
-                (waiting < gate.waiters_max).then(|| waiting + 1)
-            })
-            .ok()
-            .map(|_before| Place(gate))
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use futures_util::FutureExt;
-
-    use super::*;
-    use crate::clock::test_start;
-
-    const CLASS: Tag = Origin::system(Source::Projector).at(Priority::High);
-
-    fn far() -> Instant {
-        test_start() + Duration::from_mins(10)
-    }
-
-    #[tokio::test]
-    async fn no_more_permits_are_out_than_there_are() {
-        let gate = Gate::new(2, 4);
-        let (first, _second) =
-            (gate.acquire(CLASS, far()).await.unwrap(), gate.acquire(CLASS, far()).await.unwrap());
-        let mut third = Box::pin(gate.acquire(CLASS, far()));
-        assert!(third.as_mut().now_or_never().is_none());
-        assert_eq!((gate.status().in_use, gate.status().waiting), (2, 1));
-        drop(first);
-        let _third = third.await.unwrap();
-        assert_eq!((gate.status().in_use, gate.status().waiting), (2, 0));
-    }
-
-    #[tokio::test]
-    async fn a_free_permit_is_given_even_after_the_deadline() {
-        let gate = Gate::new(1, 0);
-        assert!(gate.acquire(CLASS, test_start()).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_full_queue_refuses_at_once_and_a_deadline_ends_the_wait() {
-        let gate = Gate::new(1, 1);
-        let _held = gate.acquire(CLASS, far()).await.unwrap();
-        let mut waits = Box::pin(gate.acquire(CLASS, far()));
-        assert!(waits.as_mut().now_or_never().is_none());
-        let refused = gate.acquire(CLASS, far()).now_or_never().unwrap();
-        assert_eq!(refused.unwrap_err(), Overload::QueueFull);
-        drop(waits);
-        let late = gate.acquire(CLASS, test_start()).await;
-        assert_eq!(late.unwrap_err(), Overload::Deadline);
-        assert_eq!(gate.status().waiting, 0);
-    }
-
-    #[tokio::test]
-    async fn those_who_came_first_are_served_first() {
-        let gate = Gate::new(1, 8);
-        let held = gate.acquire(CLASS, far()).await.unwrap();
-        let mut first = Box::pin(gate.acquire(CLASS, far()));
-        let mut second = Box::pin(gate.acquire(CLASS, far()));
-        assert!(first.as_mut().now_or_never().is_none());
-        assert!(second.as_mut().now_or_never().is_none());
-        drop(held);
-        assert!(second.as_mut().now_or_never().is_none());
-        let _first = first.now_or_never().unwrap().unwrap();
-        assert!(second.as_mut().now_or_never().is_none());
-    }
-
-    #[tokio::test]
-    async fn a_permit_on_its_way_to_a_dropped_waiter_goes_to_the_next() {
-        let gate = Gate::new(1, 8);
-        let held = gate.acquire(CLASS, far()).await.unwrap();
-        let mut first = Box::pin(gate.acquire(CLASS, far()));
-        let mut second = Box::pin(gate.acquire(CLASS, far()));
-        assert!(first.as_mut().now_or_never().is_none());
-        assert!(second.as_mut().now_or_never().is_none());
-        drop(held);
-        drop(first);
-        assert!(second.now_or_never().unwrap().is_ok());
-        assert_eq!((gate.status().in_use, gate.status().waiting), (0, 0));
-    }
-
-    #[tokio::test]
-    async fn closing_wakes_everybody_who_waits() {
-        let gate = Gate::new(1, 8);
-        let _held = gate.acquire(CLASS, far()).await.unwrap();
-        let mut waits = Box::pin(gate.acquire(CLASS, far()));
-        assert!(waits.as_mut().now_or_never().is_none());
-        gate.close();
-        assert_eq!(waits.await.unwrap_err(), Overload::Closed);
-        assert_eq!(gate.acquire(CLASS, far()).await.unwrap_err(), Overload::Closed);
-    }
+    /// How many may wait; whoever comes later is refused at once.
+    pub waiters_max: usize,
+    /// Upper bound of the short limit: how long one waits in a queue that stands.
+    pub target: Duration,
+    /// Upper bound of the long limit: for how long a queue may go without being empty before it counts as standing.
+    pub interval: Duration,
+    /// Over how long the mean wait is taken.
+    pub window: Duration,
+    /// Permits that only one class may have. At most a fifth of the capacity makes sense: they stand idle for others.
+    pub reserved: Option<(Class, usize)>,
 }
