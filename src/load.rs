@@ -3,11 +3,13 @@
 //! requests made once, answers taken apart in place.
 //! Does not know what it measures; Forebay and the reference endpoints are addressed alike.
 
+pub mod backoff;
 pub mod callers;
 pub mod connection;
 pub mod ledger;
 pub mod narrator;
 pub mod tally;
+pub mod throttle;
 pub mod wire;
 mod worker;
 
@@ -27,6 +29,7 @@ pub use wire::Keys;
 use crate::clock::Clock;
 use crate::event::ConversationId;
 use connection::address_of;
+use throttle::Throttle;
 use wire::conversation_text;
 use worker::{Found, Job, work};
 
@@ -87,6 +90,8 @@ pub struct Plan {
     pub pace: Pace,
     /// What a connection does with a send that was not acknowledged.
     pub on_refusal: OnRefusal,
+    /// What all connections together do when the server is overloaded.
+    pub on_overload: OnOverload,
     /// Makes the keys of this run its own.
     pub run: u32,
 }
@@ -115,12 +120,23 @@ pub enum Pace {
 pub enum OnRefusal {
     /// Forgets it and sends the next one.
     GoOn,
-    /// Sends it again under the same key after [`REPEAT_PAUSE`], until it is acknowledged or the run ends.
+    /// Sends it again under the same key after a pause of its [`backoff`], until it is acknowledged or the run ends.
     Repeat,
 }
 
-/// Pause before a send is repeated or a broken connection opened anew.
-pub const REPEAT_PAUSE: Duration = Duration::from_millis(50);
+/// What all connections together do when the server is overloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnOverload {
+    /// Hold sends back before they are sent, as the [`throttle`] says, and pause after each refusal: what every client
+    /// should do.
+    HoldBack,
+    /// Go on sending. For measurements of what a server carries: there the connections are the bound of the load, a
+    /// refusal is a result, and a send that was held back would hide it.
+    PressOn,
+}
+
+/// Longest time that passes until a pausing connection sees that the run is over.
+const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// How long after the end sends that are under way are waited for; above every server's request deadline.
 pub const GRACE: Duration = Duration::from_secs(20);
@@ -215,6 +231,8 @@ async fn drive(plan: Plan, address: SocketAddr, watch: Arc<Watch>, clock: Clock)
         measured_from,
         until: measured_from + length,
         sends_left: AtomicU64::new(sends),
+        throttle: (plan.on_overload == OnOverload::HoldBack)
+            .then(|| Mutex::new(Throttle::new(plan.connections, begin))),
         found: Mutex::new(Found {
             phases: Default::default(),
             ledger: Ledger::default(),
@@ -247,3 +265,6 @@ async fn drive(plan: Plan, address: SocketAddr, watch: Arc<Watch>, clock: Clock)
 
 /// As long as any run may last.
 const FOREVER: Duration = Duration::from_hours(24);
+
+#[cfg(test)]
+mod tests;

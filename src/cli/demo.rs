@@ -15,7 +15,7 @@ use super::dev::{House, Plan};
 use super::{Failed, print, say};
 use crate::clock::Clock;
 use crate::load::{self, Amount, Audit, Keys, Narrator, Outcome, Tally, Watch};
-use crate::load::{OnRefusal, Pace};
+use crate::load::{OnOverload, OnRefusal, Pace};
 use crate::operate::verify::{Findings, Verifier};
 use crate::sandbox::Install;
 
@@ -90,6 +90,7 @@ async fn tour(house: &House, narrator: &Narrator, clock: &Clock) -> anyhow::Resu
         keys: Keys::Given,
         pace: Pace::PerSecond(SENDS_PER_SECOND),
         on_refusal: OnRefusal::Repeat,
+        on_overload: OnOverload::HoldBack,
         run: 1,
     };
     let watch = Arc::new(Watch::default());

@@ -4,13 +4,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Error;
-use super::wire::{Answer, parse};
+use super::wire::{Answer, parse, retry_after};
 use crate::event::{ConversationId, MessageId};
 
 /// Room for an answer at first; receipts need 300 bytes.
@@ -51,6 +52,12 @@ impl Connection {
                 Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad)),
             }
         }
+    }
+
+    /// How long the last answer, a refusal, asks to wait.
+    pub fn retry_after(&self, answer: &Answer) -> Option<Duration> {
+        let head = self.buffer.get(..answer.body.start).unwrap_or_default();
+        retry_after(head, self.body(answer))
     }
 
     /// The body of the last answer.

@@ -3,6 +3,9 @@
 //! Does not know chunked bodies or anything else that the measured servers do not use.
 
 use std::ops::Range;
+use std::time::Duration;
+
+use serde::Deserialize;
 
 use crate::event::ConversationId;
 
@@ -185,6 +188,21 @@ pub fn parse(buffer: &[u8]) -> Result<Option<Answer>, BadAnswer> {
     }
 }
 
+/// How long a refused caller is asked to wait: `retryAfterMs` of the problem document, else the header `Retry-After` in
+/// seconds. Looked for in refusals only, so that an acknowledged send does not pay for it.
+pub fn retry_after(head: &[u8], body: &[u8]) -> Option<Duration> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Problem {
+        retry_after_ms: u64,
+    }
+    if let Ok(problem) = serde_json::from_slice::<Problem>(body) {
+        return Some(Duration::from_millis(problem.retry_after_ms));
+    }
+    let seconds = head.split(|b| *b == b'\n').find_map(|line| header(line, b"retry-after:"))?;
+    number(seconds).and_then(|n| u64::try_from(n).ok()).map(Duration::from_secs)
+}
+
 /// Length of the head with its empty line.
 fn head_length(buffer: &[u8]) -> Option<usize> {
     buffer.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4)
@@ -252,6 +270,17 @@ mod tests {
             b"HTTP/1.1 503 Service Unavailable\r\nconnection: Close\r\ncontent-length: 0\r\n\r\n";
         let answer = parse(text).unwrap().unwrap();
         assert_eq!((answer.status, answer.closes, answer.body.len()), (503, true, 0));
+    }
+
+    #[test]
+    fn a_refusal_says_how_long_to_wait_in_its_body_or_in_its_head() {
+        let head = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\n\r\n";
+        let asked = |head, body| retry_after(head, body).map(|wait| wait.as_millis());
+        assert_eq!(asked(&head[..], br#"{"status":503,"retryAfterMs":1250}"#), Some(1_250));
+        assert_eq!(asked(head, br#"{"status":503}"#), Some(2_000));
+        assert_eq!(asked(head, b"<html>"), Some(2_000));
+        assert_eq!(asked(b"HTTP/1.1 503 x\r\n\r\n", b""), None);
+        assert_eq!(asked(b"HTTP/1.1 503 x\r\nretry-after: soon\r\n\r\n", b""), None);
     }
 
     #[test]

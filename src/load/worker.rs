@@ -1,5 +1,6 @@
 //! One connection's loop: takes a send when it is due, makes the request, notes what came of it.
-//! Promises that a send is noted exactly once an attempt, in the phase in which the attempt began.
+//! Promises that a send is noted exactly once an attempt, in the phase in which the attempt began, and that a refused one
+//! backs off, further each time.
 //! Does not decide when the run ends; the job does.
 
 use std::net::SocketAddr;
@@ -7,11 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::backoff::Backoff;
 use super::connection::{Connection, Receipt};
 use super::ledger::{Entry, Ledger};
 use super::tally::Tally;
+use super::throttle::{Decision, Ending, Throttle};
 use super::wire::{Common, ConversationText, KeyOf, SendRequest};
-use super::{OnRefusal, PHASES_MAX, Pace, Plan, REPEAT_PAUSE, Watch};
+use super::{LOOK_UP, OnOverload, OnRefusal, PHASES_MAX, Pace, Plan, Watch};
+use crate::admission::Priority;
 use crate::clock::Clock;
 use crate::event::ConversationId;
 
@@ -27,6 +34,8 @@ pub(super) struct Job {
     pub(super) measured_from: Instant,
     pub(super) until: Instant,
     pub(super) sends_left: AtomicU64,
+    /// Only if sends are held back from a server that is overloaded. Touched by one thread only, too.
+    pub(super) throttle: Option<Mutex<Throttle>>,
     /// Touched by one thread only, so the lock is never waited for.
     pub(super) found: Mutex<Found>,
 }
@@ -48,6 +57,8 @@ pub(super) async fn work(job: Arc<Job>, worker: u16) {
     });
     let mine = share_of(job.texts.len(), usize::from(plan.connections), usize::from(worker));
     let mut connection = None;
+    let mut rng = job.rng_of(worker);
+    let mut backoff: Option<Backoff> = None;
     for (number, place) in (0..=u32::MAX).zip(mine.cycle()) {
         let Some(due) = job.next_send(worker, number).await else {
             return;
@@ -56,19 +67,26 @@ pub(super) async fn work(job: Arc<Job>, worker: u16) {
         let bytes = request.addressed(&job.texts[place], key);
         loop {
             let phase = job.watch.phase.load(Ordering::Relaxed);
-            let answered = job.attempt(&mut connection, bytes).await;
-            let acknowledged = answered.is_ok();
+            let answered = job.throttled(&mut connection, bytes, &mut rng).await;
             job.note(plan.conversations[place], phase, due, &answered);
-            if acknowledged {
+            let Err(refused) = answered else {
+                backoff = None;
                 break;
-            }
-            if connection.is_none() || plan.on_refusal == OnRefusal::Repeat {
-                tokio::time::sleep(REPEAT_PAUSE).await;
+            };
+            if connection.is_none() || plan.pauses_when_refused() {
+                let backoff = backoff.get_or_insert_default();
+                job.pause(backoff.next(refused.asked(), rng.random())).await;
             }
             if plan.on_refusal == OnRefusal::GoOn || job.is_over() {
                 break;
             }
         }
+    }
+}
+
+impl Plan {
+    fn pauses_when_refused(&self) -> bool {
+        self.on_refusal == OnRefusal::Repeat || self.on_overload == OnOverload::HoldBack
     }
 }
 
@@ -85,8 +103,25 @@ fn share_of(
 
 /// Why a send was not acknowledged.
 enum Refused {
-    Status(u16),
+    /// By the server, which may have said how long to wait.
+    Status(u16, Option<Duration>),
+    /// By the network, or by what came over it.
     Broken(&'static str),
+    /// By the throttle: it was not sent.
+    HeldBack,
+}
+
+impl Refused {
+    fn asked(&self) -> Option<Duration> {
+        if let Self::Status(_, asked) = self { *asked } else { None }
+    }
+
+    fn ending(&self) -> Ending {
+        match self {
+            Self::Status(status, _) => Ending::of_status(*status),
+            Self::Broken(_) | Self::HeldBack => Ending::Overloaded,
+        }
+    }
 }
 
 impl Job {
@@ -113,6 +148,45 @@ impl Job {
         taken.then_some(due)
     }
 
+    /// Draws of one connection; two runs on one machine must not draw alike, or they come back together.
+    fn rng_of(&self, worker: u16) -> SmallRng {
+        let seed = self.clock.timestamp().micros().unsigned_abs();
+        SmallRng::seed_from_u64(seed.rotate_left(16) ^ u64::from(worker))
+    }
+
+    /// Sleeps, but not past the end of the run.
+    async fn pause(&self, length: Duration) {
+        let end = (self.clock.now() + length).min(self.until);
+        while !self.is_over() {
+            let left = end.saturating_duration_since(self.clock.now());
+            if left.is_zero() {
+                break;
+            }
+            tokio::time::sleep(left.min(LOOK_UP)).await;
+        }
+    }
+
+    /// One attempt, unless the throttle holds it back.
+    async fn throttled(
+        &self,
+        held: &mut Option<Connection>,
+        bytes: &[u8],
+        rng: &mut SmallRng,
+    ) -> Result<Receipt, Refused> {
+        let Some(throttle) = &self.throttle else {
+            return self.attempt(held, bytes).await;
+        };
+        let locked = || throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        let decision = locked().on_call(Priority::High, rng.random(), self.clock.now());
+        if decision == Decision::HoldBack {
+            return Err(Refused::HeldBack);
+        }
+        let answered = self.attempt(held, bytes).await;
+        let ending = answered.as_ref().map_or_else(Refused::ending, |_receipt| Ending::Accepted);
+        locked().on_end(Priority::High, ending, self.clock.now());
+        answered
+    }
+
     /// One request and its answer; opens the connection if there is none, and drops it when it is of no more use.
     async fn attempt(
         &self,
@@ -133,7 +207,7 @@ impl Job {
             200 | 201 => {
                 Receipt::read(connection.body(&answer)).ok_or(Refused::Broken("unreadable"))
             }
-            status => Err(Refused::Status(status)),
+            status => Err(Refused::Status(status, connection.retry_after(&answer))),
         };
         if !answer.closes {
             *held = Some(connection);
@@ -170,8 +244,9 @@ impl Job {
                     tally.stored += in_time;
                 }
             }
-            Err(Refused::Status(status)) => tally.refuse(&status.to_string()),
+            Err(Refused::Status(status, _)) => tally.refuse(&status.to_string()),
             Err(Refused::Broken(how)) => tally.refuse(how),
+            Err(Refused::HeldBack) => tally.refuse("held back"),
         }
     }
 }
