@@ -1,16 +1,16 @@
-//! Private Postgres and nats-server for `forebay dev`, the tests and the chaos runs.
-//! Promises that both are found or installed, die with this process, and survive its restarts.
+//! Private Postgres and nats-server for `forebay dev`, the tests and the chaos runs, and a `PgBouncer` for those who ask.
+//! Promises that all are found or installed, die with this process, and survive its restarts.
 //! Does not supervise: a caller that wants a dead child back awaits `watch` and calls `restart`.
 
 mod account;
 mod claim;
 mod leash;
 mod nats;
+mod pgbouncer;
 mod place;
 mod postgres;
 mod process;
 mod provision;
-mod recipe;
 mod ward;
 
 use std::fmt;
@@ -20,8 +20,9 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 pub use nats::Nats;
+pub use pgbouncer::{PgBouncer, Pooling};
 pub use postgres::Postgres;
-pub use provision::provide;
+pub use provision::{provide, provide_pgbouncer};
 
 /// Where the services live and what may be done for them.
 #[derive(Debug, Clone)]

@@ -33,21 +33,37 @@ impl Place {
     /// A root that the account cannot reach, as any below /root, is left for a directory below
     /// /var/lib that is named after it; the file `postgres.elsewhere` in the root says which.
     pub(super) fn choose(root: &Path, account: Option<Account>) -> Result<Self, Error> {
-        let base = match account {
-            Some(account) if !account.reaches(root) => {
-                let base = Path::new("/var/lib").join(format!("forebay-{}", fingerprint(root)));
-                open_directory(&base)?;
-                let note = root.join("postgres.elsewhere");
-                fs::write(&note, format!("{}\n", base.display()))
-                    .map_err(Error::io("write", &note))?;
-                base
-            }
-            Some(_) | None => root.to_owned(),
-        };
+        let base = base(root, account)?;
         let sockets = socket_directory(&base);
         private_directory(&sockets, account)?;
         Ok(Self { data: base.join("postgres"), sockets })
     }
+}
+
+/// Where the account can have directories for this root.
+fn base(root: &Path, account: Option<Account>) -> Result<PathBuf, Error> {
+    match account {
+        Some(account) if !account.reaches(root) => {
+            let base = Path::new("/var/lib").join(format!("forebay-{}", fingerprint(root)));
+            open_directory(&base)?;
+            let note = root.join("postgres.elsewhere");
+            fs::write(&note, format!("{}\n", base.display())).map_err(Error::io("write", &note))?;
+            Ok(base)
+        }
+        Some(_) | None => Ok(root.to_owned()),
+    }
+}
+
+/// Where `PgBouncer` has its files and its socket, for this account alone.
+pub(super) fn place_of_pgbouncer(
+    root: &Path,
+    account: Option<Account>,
+) -> Result<(PathBuf, PathBuf), Error> {
+    let own = base(root, account)?.join("pgbouncer");
+    private_directory(&own, account)?;
+    let sockets = socket_directory(&own);
+    private_directory(&sockets, account)?;
+    Ok((own, sockets))
 }
 
 /// Makes the root with its directory of logs and returns it without links and dots. A root of the

@@ -23,7 +23,9 @@ use super::{Binaries, Durability, Error, Exit, Options};
 
 const SERVICE: &str = "postgres";
 /// The superuser's role.
-const ROLE: &str = "forebay";
+pub(super) const ROLE: &str = "forebay";
+/// The default port, which is in the name of the socket.
+pub(super) const PORT: u16 = 5432;
 /// Room for two pools of several nodes in one test process, and for the reference endpoints of a
 /// comparison.
 const CONNECTIONS_MAX: u16 = 200;
@@ -74,8 +76,12 @@ impl Postgres {
 
     /// The address of a database, as sqlx and psql take it.
     pub fn url(&self, database: &str) -> String {
-        let sockets = self.place.sockets.as_os_str().as_encoded_bytes();
-        format!("postgres://{ROLE}@localhost/{database}?host={}", percent_encode(sockets))
+        url(&self.place.sockets, PORT, database)
+    }
+
+    /// The directory of its socket, and whom that directory is open to.
+    pub(super) fn door(&self) -> (&Path, Option<Account>) {
+        (&self.place.sockets, self.account)
     }
 
     /// The process number of the server, the last one when it does not run.
@@ -334,6 +340,12 @@ fn quote(directory: &Path) -> OsString {
     }
     quoted.push("\"");
     quoted
+}
+
+/// The address of a database behind a socket.
+pub(super) fn url(sockets: &Path, port: u16, database: &str) -> String {
+    let host = percent_encode(sockets.as_os_str().as_encoded_bytes());
+    format!("postgres://{ROLE}@localhost:{port}/{database}?host={host}")
 }
 
 fn percent_encode(bytes: &[u8]) -> String {

@@ -1,6 +1,8 @@
-//! Finds Postgres and nats-server on this machine, or installs them.
+//! Finds Postgres, nats-server and `PgBouncer` on this machine, or installs them.
 //! Promises to say every command before it runs it, and that several processes may provide for the
 //! same root at once. Does not start what it found.
+
+mod recipe;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -10,12 +12,13 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::sleep;
 
+use self::recipe::{
+    NATS_OLDEST, PGBOUNCER_OLDEST, POSTGRES_OLDEST, Privilege, Step, nats, nats_version, packages,
+    pgbouncer_version, postgres_version,
+};
 use super::account::Account;
 use super::claim::{holder, lock, lock_path};
 use super::place::{last_lines, log_file, prepare};
-use super::recipe::{
-    NATS_OLDEST, POSTGRES_OLDEST, Privilege, Step, nats, nats_version, packages, postgres_version,
-};
 use super::{Binaries, Error, Install, Options};
 
 /// Where distributions keep each version of Postgres: a directory and what precedes the version in
@@ -45,21 +48,48 @@ pub async fn provide(options: &Options, say: Say<'_>) -> Result<Binaries, Error>
     let root = prepare(&options.root)?;
     let bin = root.join("bin");
     fs::create_dir_all(&bin).map_err(Error::io("create", &bin))?;
-    let missing = match look(&bin).await {
-        Ok(binaries) => return Ok(binaries),
+    found_or_installed(options, &root, async || look(&bin).await, say).await
+}
+
+/// Finds `PgBouncer`, or installs the package of the distribution, as [`provide`] does for the others. Nothing but
+/// comparisons and tests needs it, so it is asked for apart.
+///
+/// # Errors
+/// As [`provide`].
+pub async fn provide_pgbouncer(options: &Options, say: Say<'_>) -> Result<PathBuf, Error> {
+    let root = prepare(&options.root)?;
+    let look = async || {
+        let found = find_pgbouncer().await;
+        found.map_err(|reason| Missing {
+            reasons: vec![reason],
+            packages: vec!["pgbouncer"],
+            python: None,
+        })
+    };
+    found_or_installed(options, &root, look, say).await
+}
+
+async fn found_or_installed<T>(
+    options: &Options,
+    root: &Path,
+    look: impl AsyncFn() -> Result<T, Missing>,
+    say: Say<'_>,
+) -> Result<T, Error> {
+    let bin = root.join("bin");
+    let missing = match look().await {
+        Ok(found) => return Ok(found),
         Err(missing) => missing,
     };
     if options.install == Install::PrintOnly {
         let commands = missing.steps(&bin).iter().map(Step::to_string).collect();
         return Err(Error::Missing { found: missing.reasons, commands });
     }
-    let _turn = turn(&root, say).await?;
+    let _turn = turn(root, say).await?;
     // Whoever had the turn before may have installed everything.
-    if let Err(missing) = look(&bin).await {
-        missing.install(&bin, &log_file(&root, "install"), say).await?;
+    if let Err(missing) = look().await {
+        missing.install(&bin, &log_file(root, "install"), say).await?;
     }
-    let found = look(&bin).await;
-    found.map_err(|missing| Error::StillMissing { reasons: missing.reasons })
+    look().await.map_err(|missing| Error::StillMissing { reasons: missing.reasons })
 }
 
 /// What is missing, and why what was found does not do.
@@ -241,6 +271,28 @@ async fn find_nats(bin: &Path) -> Search {
                 let program = program.display();
                 reason = format!(
                     "nats-server {version} at {program} is too old: {NATS_OLDEST} or newer is needed"
+                );
+            }
+            Some(None) | None => reason = format!("{} does not run", program.display()),
+        }
+    }
+    Err(reason)
+}
+
+/// The first `PgBouncer` that is new enough: on PATH, where Debian puts daemons.
+async fn find_pgbouncer() -> Search {
+    let mut reason = "PgBouncer is not installed".to_owned();
+    let daemons = ["/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer"].map(PathBuf::from);
+    for program in on_path("pgbouncer").chain(daemons) {
+        if !is_program(&program) {
+            continue;
+        }
+        match printed_version(&program).await.as_deref().map(pgbouncer_version) {
+            Some(Some(version)) if version >= PGBOUNCER_OLDEST => return Ok(program),
+            Some(Some(version)) => {
+                let program = program.display();
+                reason = format!(
+                    "PgBouncer {version} at {program} is too old: {PGBOUNCER_OLDEST} is needed"
                 );
             }
             Some(None) | None => reason = format!("{} does not run", program.display()),

