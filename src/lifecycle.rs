@@ -2,6 +2,7 @@
 //! Promises that a task's failure is never silent, that the first stop request drains in order and that the second forces.
 //! Does not know what the tasks do; [`task::Kind`] says how each is to be treated.
 
+pub mod restraint;
 mod roster;
 pub mod task;
 
@@ -14,9 +15,11 @@ use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::clock::Clock;
+
+use restraint::{Decision, Restraint};
 
 pub use roster::{Roster, Seat};
 pub use task::{Backoff, Kind, OnError, OnStop};
@@ -107,7 +110,7 @@ impl Supervisor {
         let (fatal, clock) = (self.fatal.clone(), Clock::system());
         let name = name.into();
         self.track(kind, async move {
-            let mut failures = 0_u32;
+            let (mut failures, mut restraint) = (0_u32, Restraint::default());
             loop {
                 let began = clock.now();
                 let running = AssertUnwindSafe(async { make(stop.clone()).await }).catch_unwind();
@@ -126,7 +129,15 @@ impl Supervisor {
                 match kind.on_error() {
                     OnError::Restart(backoff) => {
                         let pause = backoff.pause(failures);
-                        warn!(task.name = %name, error = %chain(&*failure), "task {name} failed, restarts in {pause:?}");
+                        let error = chain(&*failure);
+                        match restraint.on_event(clock.now()) {
+                            Decision::Log { suppressed } => {
+                                warn!(task.name = %name, suppressed, error = %error, "task {name} failed, restarts in {pause:?}");
+                            }
+                            Decision::Drop => {
+                                debug!(task.name = %name, error = %error, "task {name} failed again, restarts in {pause:?}");
+                            }
+                        }
                         tokio::select! {
                             () = tokio::time::sleep(pause) => {}
                             () = stop.requested() => return,

@@ -18,9 +18,8 @@ use sqlx::migrate::MigrateError;
 use crate::admission::Overload;
 
 pub use messages::{page, seeds};
-pub use pool::savepoint;
-pub use pool::{Background, Interactive, Lease, Limits, Settings, open, open_counted};
-pub use session::{Schema, Target};
+pub use pool::{Background, Interactive, Lease, Limits, Means, Settings, open};
+pub use session::{Schema, Target, Topology, savepoint};
 pub use sqlx::PgConnection;
 
 /// What went wrong between this program and Postgres.
@@ -35,11 +34,14 @@ pub enum Error {
         #[source]
         source: Overload,
     },
-    /// Postgres did not answer several times in a row and is not asked again until the next probe.
-    #[error("Postgres does not answer; the {pool} pool waits for its next probe")]
-    Away {
-        /// Which pool.
-        pool: &'static str,
+    /// The server only reads, and this pool writes.
+    #[error("the server is a standby, which takes no writes")]
+    Standby,
+    /// The operation needs a session of its own, and a pooler of transactions has none to give.
+    #[error("{doing} needs a direct connection to Postgres, past the pooler")]
+    NeedsSession {
+        /// What was to be done.
+        doing: &'static str,
     },
     /// No connection could be made.
     #[error("cannot connect to Postgres")]
@@ -111,9 +113,9 @@ impl Error {
     /// What it means.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Refused { .. } => Kind::Pressure,
+            Self::Refused { source, .. } => kind_of_refusal(*source),
             Self::Deadline { .. } => Kind::Timeout,
-            Self::Away { .. } | Self::Lost => Kind::Unavailable,
+            Self::Standby | Self::Lost => Kind::Unavailable,
             // Whatever keeps a connection from being made may pass, but for an answer that says otherwise.
             Self::Connect(source) if source.as_database_error().is_none() => Kind::Unavailable,
             Self::Connect(source)
@@ -123,7 +125,10 @@ impl Error {
             ) => kind_of(source),
             Self::Inconsistent { .. } => Kind::Inconsistent,
             Self::Unstorable { .. } => Kind::Data,
-            Self::Migrate(_) | Self::Url(_) | Self::SchemaName { .. } => Kind::Bug,
+            Self::Migrate(_)
+            | Self::Url(_)
+            | Self::SchemaName { .. }
+            | Self::NeedsSession { .. } => Kind::Bug,
         }
     }
 
@@ -132,6 +137,30 @@ impl Error {
         match self.kind() {
             Kind::Pressure | Kind::Timeout | Kind::Unavailable => true,
             Kind::Data | Kind::Inconsistent | Kind::Bug => false,
+        }
+    }
+
+    /// Whether it says that the database's machinery fails, which a connection to another node may mend.
+    ///
+    /// Ours are not: refusals of the gate, statements that Postgres refuses or that were cancelled. 25006 is, because
+    /// only what writes can see it: a primary that was demoted still answers every read.
+    pub fn is_infrastructure(&self) -> bool {
+        match self {
+            Self::Standby | Self::Deadline { .. } => true,
+            Self::Connect(source) => sqlstate(source).is_none_or(|code| is_of_machinery(&code)),
+            Self::Statement { source, .. } => match sqlstate(source) {
+                Some(code) => is_of_machinery(&code),
+                None => matches!(source, sqlx::Error::Io(_)),
+            },
+            // The failure that lost the connection was told before.
+            Self::Lost
+            | Self::Refused { .. }
+            | Self::Migrate(_)
+            | Self::Inconsistent { .. }
+            | Self::Unstorable { .. }
+            | Self::Url(_)
+            | Self::SchemaName { .. }
+            | Self::NeedsSession { .. } => false,
         }
     }
 
@@ -160,6 +189,19 @@ fn while_doing(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
     move |source| Error::Statement { doing, source }
 }
 
+/// What the gate's refusals mean.
+fn kind_of_refusal(overload: Overload) -> Kind {
+    match overload {
+        Overload::Queue | Overload::QueueFull | Overload::Deadline | Overload::ZeroCapacity => {
+            Kind::Pressure
+        }
+        // The server stops; another node may answer.
+        Overload::Closed => Kind::Unavailable,
+        // Whoever holds a connection wants another one: trying again would find the same.
+        Overload::Nested => Kind::Bug,
+    }
+}
+
 fn kind_of(error: &sqlx::Error) -> Kind {
     use sqlx::Error::{Io, Protocol, Tls};
     match sqlstate(error) {
@@ -177,12 +219,13 @@ fn sqlstate(error: &sqlx::Error) -> Option<String> {
 /// The one classification of what Postgres answers (PostgreSQL manual, appendix A).
 fn kind_of_sqlstate(code: &str) -> Kind {
     match code {
-        // Canceled by statement_timeout or by hand, lock_timeout, idle in transaction too long.
-        "57014" | "55P03" | "25P03" => Kind::Timeout,
+        // Canceled by statement_timeout or by hand; lock_timeout; idle in transaction, or in it, too long.
+        "57014" | "55P03" | "25P03" | "25P04" => Kind::Timeout,
         // Too many connections; serialization failure and deadlock; no memory or disk.
         "53300" | "40001" | "40P01" => Kind::Pressure,
         // Read-only: a standby, or a primary that was demoted. A connection to the new one will do.
-        "25006" => Kind::Unavailable,
+        // The tables were changed under a prepared statement, by a rebuild; so will a connection that prepares anew.
+        "25006" | "0A000" => Kind::Unavailable,
         // Too complex or too deep, a value beyond an index entry's size.
         "54000" | "54001" | "54011" => Kind::Data,
         _ => match code.get(..2) {
@@ -196,44 +239,11 @@ fn kind_of_sqlstate(code: &str) -> Kind {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_answer_of_postgres_has_its_class() {
-        for (code, kind) in [
-            ("57014", Kind::Timeout),
-            ("55P03", Kind::Timeout),
-            ("53300", Kind::Pressure),
-            ("53100", Kind::Pressure),
-            ("40P01", Kind::Pressure),
-            ("57P01", Kind::Unavailable),
-            ("57P03", Kind::Unavailable),
-            ("08006", Kind::Unavailable),
-            ("25006", Kind::Unavailable),
-            ("22P05", Kind::Data),
-            ("22021", Kind::Data),
-            ("23514", Kind::Data),
-            ("54000", Kind::Data),
-            ("42P01", Kind::Bug),
-            ("", Kind::Bug),
-        ] {
-            assert_eq!(kind_of_sqlstate(code), kind, "{code}");
-        }
-    }
-
-    #[test]
-    fn what_passes_is_retryable_and_what_stays_is_not() {
-        let refused = Error::Refused { pool: "interactive", source: Overload::QueueFull };
-        assert!(refused.is_retryable());
-        let broken = Error::Statement {
-            doing: "read",
-            source: sqlx::Error::Io(std::io::ErrorKind::BrokenPipe.into()),
-        };
-        assert_eq!(broken.kind(), Kind::Unavailable);
-        assert!(!broken.spares_connection());
-        let odd = Error::Inconsistent { table: "messages", column: "kind" };
-        assert!(!odd.is_retryable() && odd.spares_connection());
-    }
+/// Whether an answer of Postgres tells of its machinery: connection exceptions, shutdown and start-up, too many
+/// connections, and read-only under a write.
+fn is_of_machinery(code: &str) -> bool {
+    code.starts_with("08") || matches!(code, "57P01" | "57P02" | "57P03" | "53300" | "25006")
 }
+
+#[cfg(test)]
+mod tests;

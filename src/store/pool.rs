@@ -1,69 +1,56 @@
 //! The two guarded pools: connections that can only be had with a permit.
 //! Promises a connection whose last operation was completed, and an answer, good or bad, before the deadline.
 //! Does not try anything again; a failure goes to the caller, and the connection it may have spoiled is closed.
+//!
+//! The gate has as many permits as there are live connections, so whoever has a permit finds a connection, and nobody
+//! waits in a second queue behind it. Connections are made and closed by tasks of the pool, never by who asks for one.
 
+mod cancel;
+mod census;
+mod cleanup;
+mod filler;
 mod lease;
-mod outage;
-mod savepoint;
+mod retire;
+mod settings;
+mod slot;
+mod supply;
+mod switch;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection, PgConnection};
-use tokio::time::timeout_at;
-use tracing::{info, warn};
+use deadpool::unmanaged::{Object, Pool as Bag};
+use futures_util::poll;
+use rand::rngs::StdRng;
+use tokio::sync::{Notify, watch};
 
+use self::cancel::Cancels;
+use self::census::{Census, Sizes};
+pub use self::census::{Status, Totals};
 pub use self::lease::Lease;
-use self::outage::{Decision, Outage, STALL};
-pub use self::savepoint::savepoint;
-use super::{Error, Kind, Target};
-use crate::admission::{self, Gate, Tag};
+use self::retire::Farewell;
+pub use self::settings::{Limits, Means, Settings};
+use self::slot::{Fit, Sight, Slot};
+use super::Error;
+use super::session::Opening;
+use super::session::failback::Endpoints;
+use crate::admission::{Gate, Overload, Permit, Tag};
 use crate::clock::Clock;
-use crate::metrics::{self, Metrics};
+use crate::lifecycle::{Kind, Supervisor};
+use crate::metrics;
 
-/// How long a connection may be idle before it is asked whether it still lives. Firewalls and poolers drop idle
-/// sessions after minutes; `PgBouncer`'s own `server_check_delay` is the same 30 s.
-const IDLE_UNASKED_MAX: Duration = Duration::from_secs(30);
-
-/// How long that question may take: a round trip takes well under a millisecond, so this is a machine in trouble.
+/// How long an idle connection that is not trusted may take to answer: a round trip takes well under a millisecond, so
+/// this is a machine in trouble.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long making a connection may take. A fork, TLS and a login take some 10 ms; ten times as many at once, 100 ms.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A wait that was cut off earlier than this says something about its deadline, nothing about Postgres.
+const STALL: Duration = Duration::from_millis(250);
 
-/// The bounds of one pool.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// How many connections there are at most.
-    pub connections: usize,
-    /// How many may wait for one; whoever comes later is refused at once.
-    pub waiters: usize,
-    /// Longest statement, enforced by Postgres; deadlines of requests are shorter.
-    pub statement_timeout: Duration,
-}
-
-impl Limits {
-    /// Reads on behalf of somebody who waits. Ten connections keep two to four cores of a database busy; at 2 ms a
-    /// read, 640 waiters are 130 ms of work, less than anybody's deadline.
-    pub const INTERACTIVE: Self =
-        Self { connections: 10, waiters: 640, statement_timeout: Duration::from_secs(15) };
-
-    /// Projection, rebuild, verification. A few loops that take turns; nobody waits in a long queue.
-    pub const BACKGROUND: Self =
-        Self { connections: 10, waiters: 640, statement_timeout: Duration::from_mins(1) };
-}
-
-/// What the pools are made of.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The database.
-    pub target: Target,
-    /// The pool of reads that somebody waits for.
-    pub interactive: Limits,
-    /// The pool of everything else. With 0 connections it is the interactive pool.
-    pub background: Limits,
-}
+/// How often a permit is given back and asked for anew because the connection behind it was closed meanwhile.
+const RACES_MAX: usize = 2;
 
 /// The pool of reads that somebody waits for. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -73,127 +60,100 @@ pub struct Interactive(Arc<Pool>);
 #[derive(Clone, Debug)]
 pub struct Background(Arc<Pool>);
 
-/// What a pool shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// Permits, given and waited for.
-    pub gate: admission::Status,
-    /// Connections that nobody uses.
-    pub idle: usize,
-    /// Whether acquirers are refused because Postgres does not answer.
-    pub away: bool,
-}
-
-/// Both pools. Nothing is connected yet: a server starts while Postgres is away.
-pub fn open(settings: &Settings, clock: &Clock) -> (Interactive, Background) {
-    open_counted(settings, clock, Metrics::silent(0))
-}
-
-/// The same, with acquires counted and timed.
-pub fn open_counted(
-    settings: &Settings,
-    clock: &Clock,
-    metrics: Metrics,
-) -> (Interactive, Background) {
-    let pool = |name, limits, metrics| {
-        Pool::new((name, metrics), limits, settings.target.clone(), clock.clone())
+/// Both pools, with the tasks that keep them. Nothing is connected yet: a server starts while Postgres is away.
+pub fn open(settings: &Settings, means: &mut Means) -> (Interactive, Background) {
+    let now = means.clock.now();
+    let endpoints = Endpoints::new(settings.target.clone(), settings.failback.clone(), now);
+    let cancels = Arc::new(Cancels::new());
+    let mut pool = |part| {
+        let pool = Pool::new(part, &endpoints, &cancels, means);
+        pool.keep();
+        pool
     };
-    let interactive = pool("interactive", settings.interactive, metrics.interactive);
-    let background = if settings.background.connections == 0 {
+    let shares = settings.background.connections == 0;
+    let interactive = pool(("interactive", settings.interactive, shares));
+    let background = if shares {
         Arc::clone(&interactive)
     } else {
-        pool("background", settings.background, metrics.background)
+        pool(("background", settings.background, true))
     };
+    if endpoints.are_two() {
+        let mut pools = vec![Arc::clone(&interactive)];
+        if !shares {
+            pools.push(Arc::clone(&background));
+        }
+        means
+            .supervisor
+            .supervise(Kind::Pool, "failback", move |stop| switch::run(pools.clone(), stop));
+    }
     (Interactive(interactive), Background(background))
 }
 
-impl Interactive {
-    /// A connection for a read that somebody waits for.
-    ///
-    /// Cancel safe: permit and connection are given back.
-    ///
-    /// # Errors
-    /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be expected.
-    pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
-        Pool::acquire(&self.0, tag, deadline).await
-    }
+/// The calls that both pools have alike.
+macro_rules! guarded {
+    ($pool:ident) => {
+        impl $pool {
+            /// A connection for one or a few operations.
+            ///
+            /// Cancel safe: permit and connection are given back. One task holds at most one lease of a pool.
+            ///
+            /// # Errors
+            /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be
+            /// expected.
+            pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
+                Pool::acquire(&self.0, tag, deadline).await
+            }
 
-    /// What is going on.
-    pub fn status(&self) -> Status {
-        self.0.status()
-    }
+            /// Waits until the pool has its least number of connections, and says whether it has them.
+            pub async fn warm(&self, deadline: Instant) -> bool {
+                self.0.warm(deadline).await
+            }
 
-    /// Refuses everybody from here on and closes idle connections; leases that are out stay valid.
-    pub fn close(&self) {
-        self.0.close();
-    }
+            /// Uses the primary database again, if it is ready, without waiting for it to prove itself.
+            pub fn return_to_primary(&self) {
+                self.0.endpoints.request_primary();
+            }
+
+            /// What is going on.
+            pub fn status(&self) -> Status {
+                self.0.status()
+            }
+
+            /// Refuses everybody from here on, waits for the leases that are out, and closes every connection; at the
+            /// deadline without waiting. Whatever is given back later is closed too.
+            pub async fn close(&self, deadline: Instant) {
+                self.0.close(deadline).await;
+            }
+        }
+    };
 }
 
-impl Background {
-    /// A connection for work that nobody waits for.
-    ///
-    /// Cancel safe: permit and connection are given back.
-    ///
-    /// # Errors
-    /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be expected.
-    pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
-        Pool::acquire(&self.0, tag, deadline).await
-    }
-
-    /// What is going on.
-    pub fn status(&self) -> Status {
-        self.0.status()
-    }
-
-    /// Refuses everybody from here on and closes idle connections; leases that are out stay valid.
-    pub fn close(&self) {
-        self.0.close();
-    }
-}
+guarded!(Interactive);
+guarded!(Background);
 
 struct Pool {
     name: &'static str,
-    metrics: metrics::Pool,
+    limits: Limits,
+    /// What a transaction begins with.
+    opening: Opening,
+    /// Whether it must be able to write, and so never uses a standby.
+    writes: bool,
     gate: Gate,
-    target: Target,
-    statement_timeout: Duration,
+    /// Idle connections. The last one in is the first one out, so that what is not needed grows old and is seen to be so.
+    bag: Bag<Slot>,
+    endpoints: Endpoints,
+    cancels: Arc<Cancels>,
+    census: Mutex<Census>,
+    rng: Mutex<StdRng>,
+    /// Wakes the filler.
+    demand: Notify,
+    sizes: watch::Sender<Sizes>,
+    supervisor: Supervisor,
+    metrics: metrics::Pool,
     clock: Clock,
-    /// The last one in is the first one out, so that what is not needed grows old and is seen to be so.
-    idle: Mutex<Vec<Idle>>,
-    health: Mutex<Health>,
-}
-
-struct Idle {
-    conn: PgConnection,
-    since: Instant,
-}
-
-#[derive(Default)]
-struct Health {
-    outage: Outage,
-    /// When a connection last broke. Those that were idle then are asked before they are used.
-    broke_at: Option<Instant>,
 }
 
 impl Pool {
-    fn new(
-        (name, metrics): (&'static str, metrics::Pool),
-        limits: Limits,
-        target: Target,
-        clock: Clock,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            name,
-            metrics,
-            gate: Gate::new(limits.connections, limits.waiters),
-            target,
-            statement_timeout: limits.statement_timeout,
-            clock,
-            idle: Mutex::new(Vec::with_capacity(limits.connections)),
-            health: Mutex::default(),
-        })
-    }
-
     async fn acquire(pool: &Arc<Self>, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
         let began = pool.clock.now();
         let acquired = Self::try_acquire(pool, tag, deadline).await;
@@ -208,137 +168,109 @@ impl Pool {
     }
 
     async fn try_acquire(pool: &Arc<Self>, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
-        if pool.health().outage.refuses(pool.clock.now()) {
-            return Err(Error::Away { pool: pool.name });
-        }
-        let permit = pool
-            .gate
-            .acquire(tag, deadline)
-            .await
-            .map_err(|source| Error::Refused { pool: pool.name, source })?;
-        let decision = pool.health().outage.on_acquire(pool.clock.now());
-        let conn = match decision {
-            Decision::Refuse => return Err(Error::Away { pool: pool.name }),
-            Decision::Pass => pool.connection(deadline).await?,
-            Decision::Probe => {
-                let _probe = Probe(pool);
-                info!("the {} pool asks whether Postgres is back", pool.name);
-                pool.connection(deadline).await?
+        for _ in 0..RACES_MAX {
+            let permit = pool.permit(tag, deadline).await.map_err(|source| pool.refused(source))?;
+            if let Some(lease) = Self::lease(pool, permit, deadline).await {
+                return Ok(lease);
             }
-        };
-        Ok(Lease::new(Arc::clone(pool), conn, permit))
+        }
+        Err(pool.refused(Overload::ZeroCapacity))
     }
 
-    /// An idle connection that can be trusted, or a new one.
-    async fn connection(&self, deadline: Instant) -> Result<PgConnection, Error> {
-        while let Some((mut conn, trusted)) = self.take_idle() {
-            if trusted {
-                return Ok(conn);
-            }
-            let started = self.clock.now();
-            let until = deadline.min(started + PING_TIMEOUT);
-            match timeout_at(until.into(), conn.ping()).await {
-                Ok(Ok(())) => {
-                    self.health().outage.on_answer();
-                    return Ok(conn);
-                }
-                Ok(Err(_gone)) => self.note_broken(),
-                Err(_elapsed) => {
-                    self.note_silence(started);
-                    if self.health().outage.refuses(self.clock.now()) {
-                        return Err(Error::Away { pool: self.name });
+    fn refused(&self, source: Overload) -> Error {
+        // Whoever finds no connection because none can be made has found out that Postgres is away.
+        if source == Overload::ZeroCapacity && self.census().supply.is_failing() {
+            self.note_outcome(true);
+        }
+        Error::Refused { pool: self.name, source }
+    }
+
+    /// A permit; whoever has to wait for it wakes the filler.
+    async fn permit(&self, tag: Tag, deadline: Instant) -> Result<Permit, Overload> {
+        let mut turn = pin!(self.gate.acquire(tag, deadline));
+        if let Poll::Ready(permit) = poll!(&mut turn) {
+            return permit;
+        }
+        self.demand.notify_one();
+        turn.await
+    }
+
+    /// The lease of an idle connection that can be trusted; `None` if they were all closed since the permit was given.
+    async fn lease(pool: &Arc<Self>, permit: Permit, deadline: Instant) -> Option<Lease> {
+        let mut permit = Some(permit);
+        while let Some(slot) = pool.take_idle().await {
+            match slot.fit(pool.sight()) {
+                Fit::Ready => return Some(Lease::new(Arc::clone(pool), slot, permit.take()?)),
+                Fit::Retire => pool.retire(slot, Farewell::Close),
+                Fit::Ask => {
+                    let mut lease = Lease::new(Arc::clone(pool), slot, permit.take()?);
+                    let until = deadline.min(pool.clock.now() + PING_TIMEOUT);
+                    if lease.ask(until).await.is_ok() {
+                        return Some(lease);
                     }
+                    permit = lease.give_up();
                 }
             }
         }
-        self.connect(deadline).await
+        None
     }
 
-    async fn connect(&self, deadline: Instant) -> Result<PgConnection, Error> {
-        let started = self.clock.now();
-        let until = deadline.min(started + CONNECT_TIMEOUT);
-        let connected = self.target.connect(self.name, self.statement_timeout, until).await;
-        match &connected {
-            Err(Error::Deadline { .. }) => self.note_silence(started),
-            Err(error) if error.kind() == Kind::Unavailable => {
-                let now = self.clock.now();
-                self.health().outage.on_silence(now);
+    /// The connection that was used last. The sweep of idle connections takes them all out for some microseconds.
+    async fn take_idle(&self) -> Option<Object<Slot>> {
+        for _ in 0..SWEEP_YIELDS {
+            if let Ok(slot) = self.bag.try_get() {
+                return Some(slot);
             }
-            // A refusal is an answer too: too many connections, a wrong password, an unknown database.
-            Ok(_) | Err(_) => self.health().outage.on_answer(),
+            tokio::task::yield_now().await;
         }
-        connected
+        self.bag.try_get().ok()
     }
 
-    /// The connection that was used last, and whether it may be used unasked.
-    fn take_idle(&self) -> Option<(PgConnection, bool)> {
-        let Idle { conn, since } = self.idle().pop()?;
+    fn sight(&self) -> Sight {
         let now = self.clock.now();
-        let health = self.health();
-        let fresh = now.saturating_duration_since(since) <= IDLE_UNASKED_MAX;
-        let outlived = health.broke_at.is_none_or(|broke_at| since > broke_at);
-        Some((conn, fresh && outlived))
+        Sight { now, generation: self.endpoints.generation(), broke_at: self.census().broke_at }
     }
 
-    fn give_back(&self, conn: PgConnection) {
-        let since = self.clock.now();
-        if !self.gate.is_closed() {
-            self.idle().push(Idle { conn, since });
+    fn give_back(self: &Arc<Self>, mut slot: Object<Slot>) {
+        slot.idle_since = self.clock.now();
+        let is_former = slot.generation != self.endpoints.generation();
+        if is_former || self.gate.is_closed() {
+            self.retire(slot, Farewell::Close);
         }
     }
 
     fn note_broken(&self) {
-        let now = self.clock.now();
-        self.health().broke_at = Some(now);
+        self.census().broke_at = Some(self.clock.now());
     }
 
-    /// A wait that began then ended without an answer.
-    fn note_silence(&self, started: Instant) {
-        let now = self.clock.now();
-        let mut health = self.health();
-        health.broke_at = Some(now);
-        if now.saturating_duration_since(started) >= STALL {
-            health.outage.on_silence(now);
-            if health.outage.refuses(now) {
-                warn!("Postgres does not answer; the {} pool refuses", self.name);
-            }
-        }
+    /// Tells who chooses between the endpoints what came of an operation.
+    fn note_outcome(&self, is_infrastructure_failure: bool) {
+        self.endpoints.note(is_infrastructure_failure, self.clock.now());
     }
 
-    fn status(&self) -> Status {
-        let away = self.health().outage.refuses(self.clock.now());
-        Status { gate: self.gate.status(), idle: self.idle().len(), away }
+    fn count(&self, count: impl FnOnce(&mut Totals)) {
+        count(&mut self.census().totals);
     }
 
-    fn close(&self) {
-        self.gate.close();
-        self.idle().clear();
+    fn census(&self) -> MutexGuard<'_, Census> {
+        self.census.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn health(&self) -> MutexGuard<'_, Health> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    fn draw(&self) -> f64 {
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        rand::RngExt::random(&mut *rng)
     }
 }
+
+/// How often an acquirer that finds no connection steps aside for a sweep.
+const SWEEP_YIELDS: usize = 3;
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
             .field("name", &self.name)
-            .field("target", &self.target)
+            .field("endpoints", &self.endpoints)
             .field("status", &self.status())
             .finish_non_exhaustive()
-    }
-}
-
-/// Ends a probe that was dropped before it had a result.
-struct Probe<'p>(&'p Pool);
-
-impl Drop for Probe<'_> {
-    fn drop(&mut self) {
-        self.0.health().outage.on_abandon();
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::checkpoints::{self, Checkpoint, write_position};
-use super::{Error, Schema, Target, schema, while_doing};
+use super::{Error, Schema, Target, Topology, schema, while_doing};
 use crate::event::{Partition, Partitions};
 
 /// The tables that are a function of the log, in the order in which readers lock them.
@@ -43,6 +43,10 @@ impl Plan {
     /// # Errors
     /// [`Error::SchemaName`] when the schema's name is too long to put others beside it.
     pub fn new(target: &Target) -> Result<Self, Error> {
+        if target.topology() != Topology::Direct {
+            // The lock that keeps others away belongs to a session.
+            return Err(Error::NeedsSession { doing: "a rebuild" });
+        }
         Ok(Self {
             target: target.clone(),
             fresh: target.schema().beside("rebuild")?,
@@ -68,7 +72,7 @@ impl Plan {
         let mut live = self.session(&self.target, deadline).await?;
         self.discard(&mut live).await?;
         let mut fresh = self.session(&self.fresh(), deadline).await?;
-        schema::migrate(&mut fresh, &self.fresh, deadline).await?;
+        schema::migrate(&mut fresh, &self.fresh(), deadline).await?;
         checkpoints::ensure(&mut fresh, partitions, epoch).await
     }
 

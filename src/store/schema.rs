@@ -8,7 +8,7 @@ use sqlx::migrate::{Migrate, MigrateError, Migrator};
 use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::time::timeout_at;
 
-use super::{Error, Schema, while_doing};
+use super::{Error, Schema, Target, Topology, while_doing};
 
 /// The files in `migrations/`, in the program. The lock is taken here, where it has a deadline.
 static MIGRATIONS: Migrator = Migrator { locking: false, ..sqlx::migrate!() };
@@ -18,19 +18,28 @@ const LOCK: i64 = 0x0066_6f72_6562_6179;
 
 /// Applies what is not applied yet to the schema, which is created if there is none, and says how many that were.
 ///
-/// Idempotent by version. Each migration commits with its own row in `_sqlx_migrations`. The session must be one of
-/// this schema, and is to be dropped after an error.
+/// Idempotent by version. Each migration commits with its own row in `_sqlx_migrations`; behind a pooler of transactions
+/// they all commit together. The session must be one of the target, and is to be dropped after an error.
 ///
 /// # Errors
 /// [`Error::Migrate`] when a migration fails or differs from what was applied; [`Error::Deadline`].
 pub async fn migrate(
     conn: &mut PgConnection,
-    schema: &Schema,
+    target: &Target,
     deadline: Instant,
 ) -> Result<usize, Error> {
-    timeout_at(deadline.into(), migrate_locked(conn, schema))
-        .await
-        .unwrap_or(Err(Error::Deadline { doing: "migrate" }))
+    let migrating = async {
+        match target.topology() {
+            Topology::Direct => migrate_locked(conn, target.schema()).await,
+            Topology::TransactionPooler => {
+                target
+                    .perform(conn, async |conn| migrate_at_once(conn, target.schema()).await)
+                    .await
+            }
+        }
+    };
+    let migrated = timeout_at(deadline.into(), migrating).await;
+    migrated.unwrap_or(Err(Error::Deadline { doing: "migrate" }))
 }
 
 /// How many migrations are not applied yet. Creates nothing.
@@ -73,6 +82,7 @@ async fn migrate_locked(conn: &mut PgConnection, schema: &Schema) -> Result<usiz
         .execute(&mut *conn)
         .await
         .map_err(while_doing(waiting))?;
+    sqlx::raw_sql("RESET lock_timeout").execute(&mut *conn).await.map_err(while_doing(waiting))?;
     let result = apply(conn, schema).await;
     sqlx::query_scalar!("SELECT pg_advisory_unlock($1)", LOCK)
         .fetch_one(&mut *conn)
@@ -81,9 +91,22 @@ async fn migrate_locked(conn: &mut PgConnection, schema: &Schema) -> Result<usiz
     result
 }
 
+/// All of it in the open transaction, which holds the lock: behind a pooler a lock of the session would be left with it.
+async fn migrate_at_once(conn: &mut PgConnection, schema: &Schema) -> Result<usize, Error> {
+    let waiting = "wait for another migrator";
+    sqlx::raw_sql("SET LOCAL lock_timeout = 0")
+        .execute(&mut *conn)
+        .await
+        .map_err(while_doing(waiting))?;
+    sqlx::query!("SELECT pg_advisory_xact_lock($1)", LOCK)
+        .execute(&mut *conn)
+        .await
+        .map_err(while_doing(waiting))?;
+    apply(conn, schema).await
+}
+
 async fn apply(conn: &mut PgConnection, schema: &Schema) -> Result<usize, Error> {
     let creating = "create the schema";
-    sqlx::raw_sql("RESET lock_timeout").execute(&mut *conn).await.map_err(while_doing(creating))?;
     let current = sqlx::query_scalar!("SELECT current_schema()")
         .fetch_one(&mut *conn)
         .await

@@ -2,15 +2,22 @@
 //! Promises that every session says who it is, is bounded by Postgres itself too, and speaks UTC.
 //! Does not keep connections; the pool does.
 
+pub(super) mod detector;
+pub(super) mod failback;
+mod savepoint;
+mod topology;
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, PgConnection, Postgres, Transaction};
 use tokio::time::timeout_at;
 
-use super::Error;
+pub use self::savepoint::savepoint;
+pub use self::topology::Topology;
+use super::{Error, while_doing};
 
 /// How long one statement may wait for a lock. Nothing here holds a lock for longer than one batch takes to write;
 /// whoever waits longer waits for a person's session.
@@ -23,6 +30,9 @@ const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often Postgres looks whether a client whose statement is running is still there. It ends statements that a
 /// deadline has abandoned. PostgreSQL 14 and later.
 const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longest statement of an operation outside of the pools, behind a pooler: as long as the migrations may take.
+const PLAIN_STATEMENT_MAX: Duration = Duration::from_mins(1);
 
 /// The schema that unqualified names mean: 1 to 63 characters of `a-z 0-9 _`, not beginning with a digit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +79,25 @@ impl Default for Schema {
 pub struct Target {
     options: PgConnectOptions,
     schema: Schema,
+    topology: Topology,
+}
+
+/// What a transaction begins with where a session's own settings are not to be had; `None` for a plain `BEGIN`.
+#[derive(Clone, Debug)]
+pub(super) struct Opening(Option<String>);
+
+impl Opening {
+    /// Opens a transaction.
+    pub(super) async fn begin(
+        self,
+        conn: &mut PgConnection,
+    ) -> Result<Transaction<'_, Postgres>, Error> {
+        let began = match self.0 {
+            None => conn.begin().await,
+            Some(opening) => conn.begin_with(AssertSqlSafe(opening)).await,
+        };
+        began.map_err(while_doing("begin"))
+    }
 }
 
 impl Target {
@@ -85,7 +114,7 @@ impl Target {
         let options = PgConnectOptions::from_str(url).map_err(Error::Url)?;
         // The statements are constants of this program; what is slow is seen in the pool's metrics.
         let options = options.disable_statement_logging();
-        Ok(Self { options, schema })
+        Ok(Self { options, schema, topology: Topology::Direct })
     }
 
     /// The schema.
@@ -96,7 +125,38 @@ impl Target {
     /// The same database with another schema.
     #[must_use]
     pub fn with_schema(&self, schema: Schema) -> Self {
-        Self { options: self.options.clone(), schema }
+        Self { schema, ..self.clone() }
+    }
+
+    /// The same database with this between it and the program.
+    #[must_use]
+    pub fn behind(self, topology: Topology) -> Self {
+        Self { topology, ..self }
+    }
+
+    /// What stands between.
+    pub fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Performs one operation on a session of its own. Behind a pooler it is a transaction, for only there the session
+    /// stays the same from one statement to the next.
+    ///
+    /// # Errors
+    /// What the operation failed with.
+    pub async fn perform<T, F>(&self, conn: &mut PgConnection, operation: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<T, Error>,
+    {
+        match self.topology {
+            Topology::Direct => operation(conn).await,
+            Topology::TransactionPooler => {
+                let mut open = self.opening(PLAIN_STATEMENT_MAX).begin(conn).await?;
+                let result = operation(&mut open).await?;
+                open.commit().await.map_err(while_doing("commit"))?;
+                Ok(result)
+            }
+        }
     }
 
     /// A session of its own, outside of the pools: for migrations and commands.
@@ -116,16 +176,43 @@ impl Target {
         }
     }
 
+    /// What a transaction of such a session begins with.
+    pub(super) fn opening(&self, statement_timeout: Duration) -> Opening {
+        if self.topology == Topology::Direct {
+            return Opening(None);
+        }
+        // Prepared statements of whoever had the session before: the driver names them alike everywhere.
+        let mut text = "BEGIN; DEALLOCATE ALL".to_owned();
+        for (name, value) in self.settings(statement_timeout) {
+            text.extend(["; SET LOCAL ", name, " = '", &value, "'"]);
+        }
+        Opening(Some(text))
+    }
+
     fn options(&self, name: &str, statement_timeout: Duration) -> PgConnectOptions {
-        let settings = [
+        let options = self.options.clone().application_name(&format!("forebay {name}"));
+        match self.topology {
+            Topology::Direct => options
+                .options(self.settings(statement_timeout))
+                .options([("client_connection_check_interval", millis(CONNECTION_CHECK_INTERVAL))]),
+            // What a pooler does not know at the start of a session it refuses.
+            Topology::TransactionPooler => {
+                options.statement_cache_capacity(0).extra_float_digits(None)
+            }
+        }
+    }
+
+    /// Names and values that need no quotes.
+    fn settings(&self, statement_timeout: Duration) -> [(&'static str, String); 6] {
+        [
             ("search_path", self.schema.0.clone()),
             ("TimeZone", "UTC".to_owned()),
             ("statement_timeout", millis(statement_timeout)),
             ("lock_timeout", millis(LOCK_TIMEOUT)),
             ("idle_in_transaction_session_timeout", millis(IDLE_IN_TRANSACTION_TIMEOUT)),
-            ("client_connection_check_interval", millis(CONNECTION_CHECK_INTERVAL)),
-        ];
-        self.options.clone().application_name(&format!("forebay {name}")).options(settings)
+            // A rollback where there is no transaction is no news.
+            ("client_min_messages", "error".to_owned()),
+        ]
     }
 }
 

@@ -1,5 +1,6 @@
 //! The store against a real Postgres: pools, projection of events, pages, comparison, rebuild.
 
+mod faults;
 mod pool;
 mod rebuild;
 mod speed;
@@ -12,10 +13,14 @@ use forebay::event::{
     Body, ChannelId, ClientId, ConversationId, Event, Fingerprint, Json, Message, MessageId,
     Opening, Partition, Partitions, Sender, TenantId,
 };
+use forebay::lifecycle::Supervisor;
+use forebay::metrics::Metrics;
 use forebay::store::{
-    Background, Error, Interactive, Limits, PgConnection, Schema, Settings, Target, checkpoints,
-    conversations, messages, open,
+    Background, Error, Interactive, Limits, Means, PgConnection, Schema, Settings, Target,
+    checkpoints, conversations, messages, open,
 };
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 
 /// Far enough for a busy machine, near enough to end a test that hangs.
 fn soon() -> Instant {
@@ -34,10 +39,32 @@ async fn target() -> Target {
     Target::parse(&crate::world::postgres().await, Schema::default()).unwrap()
 }
 
-fn pools(target: &Target, connections: usize) -> (Interactive, Background) {
-    let limits = Limits { connections, ..Limits::INTERACTIVE };
-    let settings = Settings { target: target.clone(), interactive: limits, background: limits };
-    open(&settings, &Clock::system())
+/// Both pools, of so many connections each, warm if the target can be reached.
+async fn pools(target: &Target, connections: usize) -> (Interactive, Background) {
+    let pools = cold_pools(target, connections);
+    assert!(pools.0.warm(soon()).await && pools.1.warm(soon()).await);
+    pools
+}
+
+fn cold_pools(target: &Target, connections: usize) -> (Interactive, Background) {
+    let connections_min = connections.min(Limits::INTERACTIVE.connections_min);
+    let limits = Limits { connections, connections_min, ..Limits::INTERACTIVE };
+    let settings = Settings {
+        target: target.clone(),
+        failback: None,
+        interactive: limits,
+        background: limits,
+    };
+    open(&settings, &mut means())
+}
+
+fn means() -> Means {
+    Means {
+        clock: Clock::system(),
+        metrics: Metrics::silent(0),
+        supervisor: Supervisor::new(),
+        rng: StdRng::seed_from_u64(1),
+    }
 }
 
 async fn session(target: &Target) -> PgConnection {

@@ -119,7 +119,7 @@ async fn a_seq_that_belongs_to_another_event_is_refused() {
 
 #[tokio::test]
 async fn what_postgres_cannot_store_is_an_error_of_the_data_and_writes_nothing() {
-    let (_, pool) = pools(&target().await, 1);
+    let (_, pool) = pools(&target().await, 1).await;
     let with = |text: Option<&str>, data: Option<&str>| {
         let message = Message {
             kind: "message".into(),
@@ -286,7 +286,7 @@ async fn one_projector_at_a_time_holds_a_partition_and_its_checkpoint_never_goes
 
 #[tokio::test]
 async fn a_checkpoint_moves_only_with_the_rows_it_covers() {
-    let (_, pool) = pools(&target().await, 1);
+    let (_, pool) = pools(&target().await, 1).await;
     let events = talk(1, 4);
     let (batch, far) = (placed(&events), soon());
     let near = std::time::Instant::now() + Duration::from_secs(1);
@@ -400,8 +400,8 @@ async fn migrators_take_turns_and_the_second_finds_nothing_to_do() {
     let (mut one, mut two) = (session(&fresh).await, session(&fresh).await);
     let all = schema::pending(&mut one).await.unwrap();
     let (first, second) = tokio::join!(
-        schema::migrate(&mut one, fresh.schema(), soon()),
-        schema::migrate(&mut two, fresh.schema(), soon())
+        schema::migrate(&mut one, &fresh, soon()),
+        schema::migrate(&mut two, &fresh, soon())
     );
     let mut applied = [first.unwrap(), second.unwrap()];
     applied.sort_unstable();
@@ -412,14 +412,14 @@ async fn migrators_take_turns_and_the_second_finds_nothing_to_do() {
     let lock = "SELECT pg_advisory_lock(x'666f7265626179'::bigint)";
     sqlx::query(lock).execute(&mut *blocked).await.unwrap();
     let deadline = std::time::Instant::now() + Duration::from_millis(200);
-    let late = schema::migrate(&mut two, fresh.schema(), deadline).await;
+    let late = schema::migrate(&mut two, &fresh, deadline).await;
     assert_eq!(late.unwrap_err().kind(), Kind::Timeout);
 }
 
 #[tokio::test]
 async fn a_lock_that_somebody_holds_does_not_outlast_the_deadline() {
     let target = target().await;
-    let (_, pool) = pools(&target, 1);
+    let (_, pool) = pools(&target, 1).await;
     let mut other = session(&target).await;
     let mut holder = other.begin().await.unwrap();
     sqlx::query("LOCK TABLE messages").execute(&mut *holder).await.unwrap();
@@ -441,7 +441,7 @@ async fn a_lock_that_somebody_holds_does_not_outlast_the_deadline() {
 /// A batch of borrowed events in a spawned task: that this is `Send` is checked when it compiles.
 #[tokio::test]
 async fn a_batch_can_be_written_from_a_spawned_task() {
-    let (_, pool) = pools(&target().await, 1);
+    let (_, pool) = pools(&target().await, 1).await;
     let events = talk(1, 10);
     let task = tokio::spawn(async move {
         let batch = placed(&events);
