@@ -5,6 +5,7 @@
 pub mod append;
 pub mod lineup;
 pub mod machine;
+pub mod pool;
 pub mod raw;
 pub mod reference;
 pub mod report;
@@ -13,7 +14,7 @@ pub mod rows;
 pub mod send;
 
 use crate::lifecycle::Failure;
-use crate::load;
+use crate::{load, sandbox, store};
 
 /// Why a benchmark could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,23 @@ pub enum Error {
         /// How the calls ended instead.
         reasons: std::collections::BTreeMap<String, u64>,
     },
+    /// Forebay's pool refused something that was no request of the measurement.
+    #[error("opening Forebay's pool")]
+    Store(#[source] store::Error),
+    /// A pool did not get its connections before the measurement.
+    #[error("{who} does not answer the first requests: {how}")]
+    Cold {
+        /// Which pool.
+        who: &'static str,
+        /// What it did.
+        how: String,
+    },
+    /// Connections to the measured database stay open.
+    #[error("the measured database does not become quiet")]
+    NotQuiet,
+    /// A private service could not be stopped.
+    #[error("stopping a private service")]
+    Sandbox(#[source] sandbox::Error),
     /// A task of the benchmark is gone.
     #[error("a task of the benchmark panicked")]
     Panicked,

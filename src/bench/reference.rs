@@ -188,7 +188,7 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{self, Amount, Keys, OnRefusal, Pace, Watch};
+    use crate::load::{self, Amount, Keys, OnOverload, OnRefusal, Pace, Watch};
 
     fn plan(url: &str, amount: Amount) -> load::Plan {
         load::Plan {
@@ -202,6 +202,7 @@ mod tests {
             keys: Keys::Given,
             pace: Pace::AnswerByAnswer,
             on_refusal: OnRefusal::GoOn,
+            on_overload: OnOverload::PressOn,
             run: 1,
         }
     }

@@ -77,7 +77,7 @@ fn table_of(block: &[&Measured]) -> Table {
     table
 }
 
-fn plain_table(header: &[&str]) -> Table {
+pub(super) fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header.to_vec());
     for column in table.column_iter_mut().skip(1) {
@@ -179,7 +179,7 @@ pub fn most_frequent(refused: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     first.map(|(reason, count)| (reason.clone(), *count)).collect()
 }
 
-fn machine_line(machine: &Machine) -> String {
+pub(super) fn machine_line(machine: &Machine) -> String {
     format!(
         "{} cores, {}, Linux {}; a sync of 4 KiB takes {:.2} ms (p50), {:.2} ms (p99)",
         machine.cores,
@@ -215,7 +215,7 @@ fn spread(figure: Option<Spread>) -> String {
 }
 
 /// Three digits for small figures, thousands set apart for large ones.
-fn plain(figure: f64) -> String {
+pub(super) fn plain(figure: f64) -> String {
     match figure {
         small if small < 10.0 => format!("{small:.2}"),
         middle if middle < 100.0 => format!("{middle:.1}"),
@@ -223,7 +223,7 @@ fn plain(figure: f64) -> String {
     }
 }
 
-fn grouped(count: u64) -> String {
+pub(super) fn grouped(count: u64) -> String {
     grouped_text(&count.to_string())
 }
 

@@ -16,7 +16,9 @@ use crate::clock::Clock;
 use crate::event::ConversationId;
 use crate::load::callers::{self, Called};
 use crate::load::tally::rate;
-use crate::load::{self, Amount, Keys, Ledger, Narrator, OnRefusal, Pace, Round, Watch};
+use crate::load::{
+    self, Amount, Keys, Ledger, Narrator, OnOverload, OnRefusal, Pace, Round, Watch,
+};
 
 /// A benchmark under way.
 pub(super) struct Bench<'a> {
@@ -136,6 +138,7 @@ impl Bench<'_> {
             keys: Keys::Given,
             pace: Pace::AnswerByAnswer,
             on_refusal: OnRefusal::GoOn,
+            on_overload: OnOverload::PressOn,
             run: self.run,
         };
         let outcome = self.watched(plan).await?;

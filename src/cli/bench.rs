@@ -1,6 +1,8 @@
-//! The arguments of `forebay bench send` and `forebay bench append`, and what they print.
+//! The arguments of `forebay bench send`, `bench append` and `bench pool`, and what they print.
 //! Promises a table on standard output and, with `--json`, the same figures with all rounds in a file.
 //! Does not measure; the bench room does.
+
+mod pool;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,13 @@ pub(crate) enum Command {
     Send(SendArguments),
     /// Appends without HTTP: one node alone, and two nodes in turns
     Append(AppendArguments),
+    /// More requests than connections can serve, for Forebay's pool, with --compare for sqlx's and PgBouncer too
+    ///
+    /// An open loop: requests come at fixed times, however long the answers take, and a latency counts from the moment at
+    /// which the request was due. A client that has no answer at its deadline is gone. Goodput is right answers within the
+    /// deadline, in per cent of what the connections can serve: connections / what one request takes alone, measured in
+    /// the same run. Postgres and PgBouncer are private ones, started for this and removed at the end.
+    Pool(pool::Arguments),
 }
 
 /// Starts what is to be measured and measures it.
@@ -47,6 +56,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Send(arguments) => Box::pin(send(&arguments, &Clock::system())).await,
         Command::Append(arguments) => Box::pin(append(&arguments, &Clock::system())).await,
+        Command::Pool(arguments) => Box::pin(pool::run(arguments, &Clock::system())).await,
     }
 }
 

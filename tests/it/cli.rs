@@ -1,6 +1,7 @@
 //! The built program, as a person or a script runs it: exit codes, what is printed where, and what is left behind.
 
 mod dev;
+mod pool;
 
 use std::net::SocketAddr;
 use std::process::Stdio;
