@@ -80,12 +80,13 @@ pub struct Fittings {
 pub fn frame(rooms: Rooms, fittings: Fittings) -> Frame {
     let (clock, dice) = (fittings.clock.clone(), fittings.dice.clone());
     let (metrics, retry_base) = (fittings.metrics.api.clone(), fittings.retry_base);
+    let shortage = frame::Shortage::new(fittings.metrics.database.clone());
     let document = docs::Document::of(&openapi());
     let states = states(rooms, fittings, document);
     let sends = Some(Arc::clone(&states.sends));
     let routes = routes(states);
     let router = Router::from(routes).fallback(nowhere).method_not_allowed_fallback(not_so);
-    Frame { router, sends, clock, dice, metrics, retry_base }
+    Frame { router, sends, clock, dice, metrics, shortage, retry_base }
 }
 
 /// The OpenAPI document of all calls.

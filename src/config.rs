@@ -2,6 +2,7 @@
 //! Promises that every problem is named at once, and that secrets are never shown.
 //! Does not reload; a server is restarted to be configured anew.
 
+mod pools;
 pub mod table;
 
 use std::fmt;
@@ -48,7 +49,9 @@ impl fmt::Debug for Secret {
 pub struct Config {
     /// The database.
     pub database: Target,
-    /// Sizes and timeouts of the two pools.
+    /// The database that is used when that one fails.
+    pub failback: Option<Target>,
+    /// Bounds of the two pools.
     pub pools: (store::Limits, store::Limits),
     /// The log.
     pub log: log::Settings,
@@ -70,6 +73,8 @@ pub struct Config {
     pub projects: bool,
     /// Base of `Retry-After`.
     pub retry_after: Duration,
+    /// The mean wait for a connection at which the server is not ready; zero for never.
+    pub ready_wait: Duration,
     /// How log lines are written.
     pub logging: Logging,
 }
@@ -118,7 +123,10 @@ impl Config {
     pub fn read(look_up: &dyn Fn(&str) -> Option<String>) -> Result<Self, Problems> {
         let mut reader = Reader { look_up, problems: Vec::new() };
         let schema = reader.parse("FOREBAY_SCHEMA", |text| Schema::parse(text).ok());
-        let database = reader.database(schema);
+        let topology = reader.topology();
+        let behind = |target: Target| target.behind(topology);
+        let database = reader.database(schema.as_ref()).map(behind);
+        let failback = reader.failback(schema.as_ref()).map(behind);
         let log = reader.log();
         let listen = reader.parse("FOREBAY_LISTEN", |text| text.parse().ok());
         let admin_token = reader.secret("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN_CHARS_MIN);
@@ -147,6 +155,7 @@ impl Config {
             _ => None,
         });
         let retry_after = reader.number("DB_RETRY_AFTER_MS", 1..=600_000);
+        let ready_wait = reader.number("READY_DB_QUEUE_MS", 0..=600_000);
         let logging = reader.logging();
         let (Some(database), Some(log), Some(listen), Some(admin_token), true) =
             (database, log, listen, admin_token, reader.problems.is_empty())
@@ -155,6 +164,7 @@ impl Config {
         };
         Ok(Self {
             database,
+            failback,
             pools,
             log,
             listen,
@@ -166,6 +176,7 @@ impl Config {
             connections_max,
             projects: projects.unwrap_or(true),
             retry_after: Duration::from_millis(retry_after),
+            ready_wait: Duration::from_millis(ready_wait),
             logging,
         })
     }
@@ -175,7 +186,12 @@ impl Config {
     /// What the pools are opened with.
     pub fn store(&self) -> store::Settings {
         let (interactive, background) = self.pools;
-        store::Settings { target: self.database.clone(), interactive, background }
+        store::Settings {
+            target: self.database.clone(),
+            failback: self.failback.clone(),
+            interactive,
+            background,
+        }
     }
 }
 
@@ -238,19 +254,6 @@ impl Reader<'_> {
         Some(Secret(value))
     }
 
-    fn database(&mut self, schema: Option<Schema>) -> Option<Target> {
-        let Some(url) = self.value("DATABASE_URL") else {
-            self.is_missing("DATABASE_URL");
-            return None;
-        };
-        let target = Target::parse(&url, schema?);
-        if target.is_err() {
-            // The text may hold a password, so it is not shown.
-            self.add("DATABASE_URL", "is not a postgres:// address".to_owned());
-        }
-        target.ok()
-    }
-
     fn log(&mut self) -> Option<log::Settings> {
         let url = self.value("NATS_URL");
         let namespace = self.parse("FOREBAY_NAMESPACE", Namespace::parse);
@@ -269,18 +272,6 @@ impl Reader<'_> {
             replicas: u8::try_from(replicas).unwrap_or(1),
             partition_bytes_max: i64::try_from(bytes).unwrap_or(i64::MAX),
         })
-    }
-
-    fn pools(&mut self) -> (store::Limits, store::Limits) {
-        let mut interactive = store::Limits::INTERACTIVE;
-        interactive.connections = self.size("POOL_SIZE", 1..=1_000);
-        interactive.statement_timeout =
-            Duration::from_millis(self.number("DB_TIMEOUT_MS", 100..=3_600_000));
-        let mut background = store::Limits::BACKGROUND;
-        background.connections = self.size("BACKGROUND_POOL_SIZE", 0..=1_000);
-        background.statement_timeout =
-            Duration::from_millis(self.number("BACKGROUND_DB_TIMEOUT_MS", 100..=3_600_000));
-        (interactive, background)
     }
 
     fn memory(&mut self) -> journal::Settings {
@@ -313,14 +304,14 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn read(settings: &[(&str, &str)]) -> Result<Config, Problems> {
+    pub(super) fn read(settings: &[(&str, &str)]) -> Result<Config, Problems> {
         let find = |name: &str| {
             settings.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
         };
         Config::read(&find)
     }
 
-    const LEAST: [(&str, &str); 2] =
+    pub(super) const LEAST: [(&str, &str); 2] =
         [("DATABASE_URL", "postgres://a:secret@h/d"), ("FOREBAY_ADMIN_TOKEN", "0123456789abcdef")];
 
     #[test]

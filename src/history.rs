@@ -6,8 +6,9 @@ pub mod seam;
 
 use std::time::{Duration, Instant};
 
-use crate::admission::{Origin, Priority, Source};
+use crate::admission::{Origin, Priority, Source, Tag};
 use crate::clock::{Clock, Timestamp};
+use crate::directory::Tenant;
 use crate::event::limits::PAGE_MESSAGES_MAX;
 use crate::event::{Body, ChannelId, ConversationId, Json, TenantId};
 use crate::journal::{self, Head, Journal, Status, Tail};
@@ -44,6 +45,27 @@ pub enum Error {
     /// Postgres answered what cannot be.
     #[error("reading from Postgres")]
     Store(#[source] store::Error),
+}
+
+/// Who reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader {
+    /// Whose conversations it may read.
+    tenant: TenantId,
+    /// For whom permits are taken.
+    origin: Origin,
+}
+
+impl Reader {
+    /// Somebody of this tenant who came in there.
+    pub const fn of(tenant: &Tenant, source: Source) -> Self {
+        Self { tenant: tenant.id, origin: tenant.origin(source) }
+    }
+
+    /// A page, or a look at a conversation: somebody waits for one answer.
+    const fn wish(self) -> Tag {
+        self.origin.at(Priority::High)
+    }
 }
 
 /// A conversation, as its tenant sees it.
@@ -84,15 +106,15 @@ impl History {
     /// [`Error::ReplayUnavailable`] when not even one message can be told.
     pub async fn page(
         &self,
-        tenant: TenantId,
+        reader: Reader,
         conversation: ConversationId,
         query: Query,
     ) -> Result<Page, Error> {
         let deadline = self.deadline();
-        match self.try_page(tenant, conversation, query, deadline).await {
+        match self.try_page(reader, conversation, query, deadline).await {
             Err(Error::NotFound) => {
                 self.level(conversation, deadline).await?;
-                self.try_page(tenant, conversation, query, deadline).await
+                self.try_page(reader, conversation, query, deadline).await
             }
             other => other,
         }
@@ -105,7 +127,7 @@ impl History {
 
     async fn try_page(
         &self,
-        tenant: TenantId,
+        reader: Reader,
         conversation: ConversationId,
         query: Query,
         deadline: Instant,
@@ -113,7 +135,7 @@ impl History {
         let query = Query { limit: query.limit.clamp(1, PAGE_MESSAGES_MAX), ..query };
         let tail = self.journal.tail_of(conversation);
         let span = seam::span(tail, conversation, query);
-        if span.head.is_some_and(|head| head.tenant != tenant) {
+        if span.head.is_some_and(|head| head.tenant != reader.tenant) {
             return Err(Error::NotFound);
         }
         if let Some(page) = seam::from_memory(&span, query) {
@@ -125,14 +147,14 @@ impl History {
             head_seq: span.head.map(|head| head.seq),
             cause,
         };
-        let stored = match self.read(tail, conversation, query, deadline).await {
+        let stored = match self.read((reader, tail), conversation, query, deadline).await {
             Ok(stored) => stored,
             Err(error) if error.is_retryable() => {
                 return seam::partly(&span, query).ok_or_else(|| unavailable(Some(error)));
             }
             Err(error) => return Err(Error::Store(error)),
         };
-        if stored.head.is_some_and(|head| head.tenant != tenant) {
+        if stored.head.is_some_and(|head| head.tenant != reader.tenant) {
             return Err(Error::NotFound);
         }
         // Read anew: the tail may have let go of events that Postgres did not have when it was asked.
@@ -151,26 +173,26 @@ impl History {
     /// [`Error::DatabaseUnavailable`] when memory does not know enough and Postgres cannot be asked.
     pub async fn conversation(
         &self,
-        tenant: TenantId,
+        reader: Reader,
         conversation: ConversationId,
     ) -> Result<Option<View>, Error> {
         let deadline = self.deadline();
-        if let Some(view) = self.try_conversation(tenant, conversation, deadline).await? {
+        if let Some(view) = self.try_conversation(reader, conversation, deadline).await? {
             return Ok(Some(view));
         }
         self.level(conversation, deadline).await?;
-        self.try_conversation(tenant, conversation, deadline).await
+        self.try_conversation(reader, conversation, deadline).await
     }
 
     async fn try_conversation(
         &self,
-        tenant: TenantId,
+        reader: Reader,
         conversation: ConversationId,
         deadline: Instant,
     ) -> Result<Option<View>, Error> {
         let tail = self.journal.tail_of(conversation);
         let head = tail.head(conversation);
-        if head.is_some_and(|head| head.tenant != tenant) {
+        if head.is_some_and(|head| head.tenant != reader.tenant) {
             return Ok(None);
         }
         if let Some(view) = head.and_then(|head| view_from_memory(tail, conversation, head)) {
@@ -180,7 +202,7 @@ impl History {
         if head.is_none() && floor == 0 {
             return Ok(None);
         }
-        let found = self.find(conversation, deadline).await;
+        let found = self.find(reader, conversation, deadline).await;
         let (checkpoint, found) = match found {
             Ok(found) => found,
             Err(error) if error.is_retryable() => {
@@ -189,7 +211,9 @@ impl History {
             Err(error) => return Err(Error::Store(error)),
         };
         match found {
-            Some(found) if found.head.tenant == tenant => Ok(Some(view(conversation, head, found))),
+            Some(found) if found.head.tenant == reader.tenant => {
+                Ok(Some(view(conversation, head, found)))
+            }
             Some(_) => Ok(None),
             None if head.is_none() && checkpoint >= floor => Ok(None),
             None => Err(Error::DatabaseUnavailable(None)),
@@ -198,7 +222,7 @@ impl History {
 
     async fn read(
         &self,
-        tail: &Tail,
+        (reader, tail): (Reader, &Tail),
         conversation: ConversationId,
         query: Query,
         deadline: Instant,
@@ -207,10 +231,7 @@ impl History {
             Order::Ascending => page::Start::After(query.after.unwrap_or(0)),
             Order::Descending => page::Start::Before(query.after.unwrap_or(u64::MAX)),
         };
-        let mut lease = self
-            .database
-            .acquire(Origin::system(Source::Rest).at(Priority::High), deadline)
-            .await?;
+        let mut lease = self.database.acquire(reader.wish(), deadline).await?;
         lease
             .run(deadline, async |conn| {
                 page::read(conn, tail.partition(), conversation, start, query.limit).await
@@ -220,14 +241,12 @@ impl History {
 
     async fn find(
         &self,
+        reader: Reader,
         conversation: ConversationId,
         deadline: Instant,
     ) -> Result<(u64, Option<conversations::Conversation>), store::Error> {
         let partition = self.journal.partitions().of(conversation);
-        let mut lease = self
-            .database
-            .acquire(Origin::system(Source::Rest).at(Priority::High), deadline)
-            .await?;
+        let mut lease = self.database.acquire(reader.wish(), deadline).await?;
         lease
             .run(deadline, async |conn| {
                 // The checkpoint is read first: what is found after it is at least as new.

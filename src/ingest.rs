@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 
-use crate::admission::{Origin, Priority, Source};
+use crate::admission::{Origin, Priority};
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;
 use crate::event::{ConversationId, MessageId};
@@ -125,7 +125,7 @@ impl Ingest {
     /// Appends drafts of one conversation next to each other: one verdict each.
     ///
     /// Idempotency key: each draft's id, where it has a client id. They commit together, in one record. Asks Postgres
-    /// only for what memory has forgotten.
+    /// only for what memory has forgotten, on behalf of `origin`: nothing else here needs a permit.
     ///
     /// # Errors
     /// [`Error`] when it is not known to be stored; the same keys can be sent again.
@@ -133,9 +133,10 @@ impl Ingest {
         &self,
         place: Place,
         drafts: Vec<Draft>,
+        origin: Origin,
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
-        let verdicts = self.try_append(place, drafts, deadline).await;
+        let verdicts = self.try_append(place, drafts, origin, deadline).await;
         match &verdicts {
             Ok(verdicts) => self.count(verdicts),
             Err(Error::Journal(journal::Error::Stopping)) => self.refused(Refusal::Unavailable),
@@ -149,6 +150,7 @@ impl Ingest {
         &self,
         place: Place,
         drafts: Vec<Draft>,
+        origin: Origin,
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
         let cold = match self.journal.append(place, drafts, None, deadline).await {
@@ -158,7 +160,7 @@ impl Ingest {
         let Some(first) = cold.first() else { return Err(Error::Cold) };
         let (conversation, bytes) = (first.conversation, cold.iter().map(|d| d.body.size()).sum());
         let patience = self.shared.clock.now() + LOOK_UP_MAX;
-        let seed = self.look_up(self.forgotten(&cold), deadline.min(patience)).await?;
+        let seed = self.look_up(self.forgotten(&cold), origin, deadline.min(patience)).await?;
         // The first place was given back with the drafts.
         let place =
             self.journal.admit(conversation, bytes).map_err(|_busy| journal::Error::Late)?;
@@ -178,16 +180,18 @@ impl Ingest {
         Forgotten { conversation, keys }
     }
 
-    async fn look_up(&self, forgotten: Forgotten, deadline: Instant) -> Result<Seed, Error> {
+    async fn look_up(
+        &self,
+        forgotten: Forgotten,
+        origin: Origin,
+        deadline: Instant,
+    ) -> Result<Seed, Error> {
         let Forgotten { conversation, keys } = forgotten;
         if keys.len() > LOOK_UPS_MAX {
             return Err(Error::Cold);
         }
         let partition = self.journal.partitions().of(conversation);
-        let mut lease = self
-            .database
-            .acquire(Origin::system(Source::Rest).at(Priority::High), deadline)
-            .await?;
+        let mut lease = self.database.acquire(origin.at(Priority::High), deadline).await?;
         let ids = if keys.is_empty() { vec![None] } else { keys.into_iter().map(Some).collect() };
         let mut rows = Vec::with_capacity(ids.len());
         for id in ids {

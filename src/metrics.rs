@@ -2,6 +2,8 @@
 //! Promises typed handles that cost no look-up where they are used, and that two servers in one process share none.
 //! Does not render or export anything; the recorder comes from outside.
 
+pub mod label;
+mod pool;
 pub mod table;
 
 use std::fmt;
@@ -10,95 +12,9 @@ use metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, NoopRecorder, Recorder,
 };
 
+pub use label::{Refusal, Route, Source};
+pub use pool::{Gate, Pool};
 pub use table::{Definition, Kind, TABLE};
-
-/// Why a send was refused before anything was stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The content breaks a rule or a limit.
-    Invalid,
-    /// The tenant's send quota is used up.
-    Quota,
-    /// The append queue is full, or what waits in it is too old.
-    QueueFull,
-    /// The log did not acknowledge in time.
-    Log,
-    /// The conversation or key is only in Postgres, and Postgres cannot be asked.
-    Database,
-    /// The conversation is closed.
-    Closed,
-    /// There is no such conversation.
-    NotFound,
-    /// The same key was used with another payload.
-    KeyConflict,
-    /// The server drains or starts.
-    Unavailable,
-    /// A bug.
-    Internal,
-}
-
-impl Refusal {
-    /// All of them with their label, each at the place of its own number.
-    pub const ALL: [(Self, &'static str); 10] = [
-        (Self::Invalid, "invalid"),
-        (Self::Quota, "quota"),
-        (Self::QueueFull, "queue_full"),
-        (Self::Log, "log"),
-        (Self::Database, "database"),
-        (Self::Closed, "closed"),
-        (Self::NotFound, "not_found"),
-        (Self::KeyConflict, "key_conflict"),
-        (Self::Unavailable, "unavailable"),
-        (Self::Internal, "internal"),
-    ];
-}
-
-/// The calls that requests are counted by; a family of calls that nobody watches apart shares one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// One message is sent.
-    Send,
-    /// A batch of messages is sent.
-    SendBatch,
-    /// A page of history is read.
-    Page,
-    /// A conversation is opened.
-    Open,
-    /// A conversation is looked at.
-    Conversation,
-    /// A conversation is closed or reopened.
-    Change,
-    /// A token is issued or refreshed.
-    Tokens,
-    /// Channels are configured.
-    Channels,
-    /// Tenants and keys are configured, the status is read.
-    Operator,
-    /// Probes and metrics.
-    Probe,
-    /// Documentation pages.
-    Docs,
-    /// No such route.
-    Other,
-}
-
-impl Route {
-    /// All of them with their label, each at the place of its own number.
-    pub const ALL: [(Self, &'static str); 12] = [
-        (Self::Send, "send"),
-        (Self::SendBatch, "send_batch"),
-        (Self::Page, "page"),
-        (Self::Open, "open"),
-        (Self::Conversation, "conversation"),
-        (Self::Change, "change"),
-        (Self::Tokens, "tokens"),
-        (Self::Channels, "channels"),
-        (Self::Operator, "operator"),
-        (Self::Probe, "probe"),
-        (Self::Docs, "docs"),
-        (Self::Other, "other"),
-    ];
-}
 
 /// Classes of HTTP statuses, from 1xx to 5xx.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -162,21 +78,17 @@ pub struct Projection {
     pub batch_duration: Histogram,
 }
 
-/// What one pool of database connections reports.
+/// What everybody reports who cannot have Postgres.
 #[derive(Clone, Debug)]
-pub struct Pool {
-    /// `forebay_store_pool_connections`.
-    pub size: Gauge,
-    /// `forebay_store_idle_connections`.
-    pub idle: Gauge,
-    /// `forebay_store_used_connections`.
-    pub used: Gauge,
-    /// `forebay_store_waiting_acquires`.
-    pub waiting: Gauge,
-    /// `forebay_store_refused_acquires_total`.
-    pub refused_acquires: Counter,
-    /// `forebay_store_acquire_duration_seconds`.
-    pub acquire_duration: Histogram,
+pub struct Database {
+    unavailable: Vec<Counter>,
+}
+
+impl Database {
+    /// `forebay_db_unavailable_total` of this source.
+    pub fn unavailable(&self, source: Source) -> &Counter {
+        &self.unavailable[source as usize]
+    }
 }
 
 /// What the doors report.
@@ -216,6 +128,8 @@ pub struct Metrics {
     pub interactive: Pool,
     /// The pool of the projector and of upkeep.
     pub background: Pool,
+    /// Whoever cannot have Postgres.
+    pub database: Database,
     /// The doors.
     pub api: Api,
 }
@@ -239,6 +153,7 @@ impl Metrics {
             projection: numbers.iter().map(|p| registry.projection(p)).collect(),
             interactive: registry.pool("interactive"),
             background: registry.pool("background"),
+            database: registry.database(),
             api: registry.api(),
         }
     }
@@ -313,16 +228,11 @@ impl Registry<'_> {
         }
     }
 
-    fn pool(&self, pool: &str) -> Pool {
-        let at = &[("pool", pool)];
-        Pool {
-            size: self.gauge("forebay_store_pool_connections", at),
-            idle: self.gauge("forebay_store_idle_connections", at),
-            used: self.gauge("forebay_store_used_connections", at),
-            waiting: self.gauge("forebay_store_waiting_acquires", at),
-            refused_acquires: self.counter("forebay_store_refused_acquires_total", at),
-            acquire_duration: self.histogram("forebay_store_acquire_duration_seconds", at),
-        }
+    fn database(&self) -> Database {
+        let unavailable = |(_, source): &(Source, &'static str)| {
+            self.counter("forebay_db_unavailable_total", &[("source", source)])
+        };
+        Database { unavailable: Source::ALL.iter().map(unavailable).collect() }
     }
 
     fn api(&self) -> Api {

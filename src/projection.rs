@@ -98,6 +98,22 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether Postgres could not be had and may be had later.
+    pub fn is_shortage(&self) -> bool {
+        match self {
+            Self::Store { source, .. } | Self::Directory(source) | Self::Rebuild(source) => {
+                source.is_retryable()
+            }
+            Self::Log(_)
+            | Self::Newer { .. }
+            | Self::RebuildBusy
+            | Self::NeverLevel { .. }
+            | Self::OtherLog { .. } => false,
+        }
+    }
+}
+
 /// What one step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -2,6 +2,7 @@
 //! Promises one place where drain, start and every check are seen; reading it never waits for anything.
 //! Does not check anything itself: each check is set by its owner.
 
+pub mod pressure;
 pub mod verdict;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +26,8 @@ pub struct Snapshot {
     pub states: [State; Check::ALL.len()],
     /// How far Postgres is behind.
     pub lag: Lag,
+    /// How long requests waited for a connection lately, on the mean.
+    pub wait: Duration,
 }
 
 /// The board of one server. Clones are the same board.
@@ -37,8 +40,12 @@ impl Board {
         let waiting = State { failure: Some("not reported yet"), since: now };
         let mut states = [waiting; Check::ALL.len()];
         states[Check::Started as usize].failure = Some("the server starts");
-        states[Check::Draining as usize].failure = None;
-        Self(Arc::new(Mutex::new(Snapshot { states, lag: Lag::default() })))
+        // Nobody has waited for a connection yet, and nobody has asked it to stop.
+        for check in [Check::Pool, Check::Draining] {
+            states[check as usize].failure = None;
+        }
+        let (lag, wait) = (Lag::default(), Duration::ZERO);
+        Self(Arc::new(Mutex::new(Snapshot { states, lag, wait })))
     }
 
     /// This check works from now on.
@@ -59,6 +66,11 @@ impl Board {
     /// Shows how far Postgres is behind.
     pub fn note_lag(&self, lag: Lag) {
         self.lock().lag = lag;
+    }
+
+    /// Shows how long requests wait for a connection.
+    pub fn note_wait(&self, wait: Duration) {
+        self.lock().wait = wait;
     }
 
     /// Whether the server drains.
@@ -116,6 +128,20 @@ mod tests {
         assert!(!is_ready(&board, View::Reads));
         board.fail(Check::Log, "disconnected", now);
         assert!(!is_ready(&board, View::All) && !is_ready(&board, View::Ingest));
+    }
+
+    #[test]
+    fn a_pool_under_pressure_turns_everything_but_sends() {
+        let now = test_start();
+        let board = Board::new(now);
+        for check in [Check::Log, Check::Database, Check::Migrations] {
+            board.pass(check, now);
+        }
+        board.fail(Check::Pool, "waits", now);
+        assert!(is_ready(&board, View::Ingest));
+        assert!(!is_ready(&board, View::All) && !is_ready(&board, View::Reads));
+        board.pass(Check::Pool, now);
+        assert!(is_ready(&board, View::All) && is_ready(&board, View::Reads));
     }
 
     #[test]

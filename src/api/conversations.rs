@@ -20,11 +20,12 @@ use super::messages::SEND_DEADLINE;
 use super::messages::refusal::{busy, history_problem, ingest_problem, rejected, verdict_problem};
 use super::problem::{Code, Fault, Problem};
 use super::request::{At, json, located, raw, rfc3339_option};
+use crate::admission::Source;
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;
 use crate::event::limits::BODY_BYTES_MAX;
 use crate::event::{Body, ChannelId, ConversationId, TenantId, id};
-use crate::history::{History, View};
+use crate::history::{History, Reader, View};
 use crate::ingest::{self, Checked, Ingest, draft};
 use crate::journal::{Intent, Receipt, Status, Verdict};
 
@@ -101,12 +102,12 @@ impl Conversations {
     /// The conversation as it is after something was stored in it, however much of it is known.
     async fn after(
         &self,
-        tenant: TenantId,
+        tenant: &Tenant,
         id: ConversationId,
         stored: (StatusCode, &Receipt, Status),
     ) -> Result<Response, Problem> {
         let (code, receipt, status) = stored;
-        match self.history.conversation(tenant, id).await {
+        match self.history.conversation(Reader::of(tenant, Source::Rest), id).await {
             Ok(Some(view)) => json(code, &shown(id, view)),
             // It is stored; that the rest cannot be looked up is no reason to say otherwise.
             Ok(None) | Err(_) => json(
@@ -136,9 +137,9 @@ impl Conversations {
             Change::Reopen => (Body::Reopened, Intent::Reopen, Status::Open),
         };
         let asked = self.asked(&parts, tenant.id, id);
-        match self.append(body, intent, &asked).await? {
+        match self.append(&tenant, (body, intent), &asked).await? {
             Verdict::Stored(receipt) | Verdict::Duplicate(receipt) => {
-                self.after(tenant.id, id, (StatusCode::OK, &receipt, status)).await
+                self.after(&tenant, id, (StatusCode::OK, &receipt, status)).await
             }
             refused @ (Verdict::KeyConflict | Verdict::Closed | Verdict::NotFound) => {
                 Err(verdict_problem(refused))
@@ -164,15 +165,16 @@ impl Conversations {
 
     async fn append(
         &self,
-        body: Body,
-        intent: Intent,
+        tenant: &Tenant,
+        (body, intent): (Body, Intent),
         asked: &ingest::Request<'_>,
     ) -> Result<Verdict, Problem> {
         let place = self.ingest.admit(asked.conversation, body.size()).map_err(busy)?;
         let make_id = || self.ingest.make_id(asked.now);
         let draft = Checked::from(body).into_draft(asked, intent, make_id);
         let deadline = self.clock.now() + SEND_DEADLINE;
-        let verdicts = self.ingest.append(place, vec![draft], deadline).await;
+        let origin = tenant.origin(Source::Rest);
+        let verdicts = self.ingest.append(place, vec![draft], origin, deadline).await;
         let verdict = verdicts.map_err(|error| ingest_problem(&error))?.into_iter().next();
         verdict.ok_or_else(|| Problem::internal("a change without a verdict"))
     }
@@ -234,7 +236,7 @@ async fn open(
     };
     let asked = conversations.asked(&parts, tenant.id, id);
     let body = Body::Opened(Box::new(opened.opening));
-    match conversations.append(body, intent, &asked).await? {
+    match conversations.append(&tenant, (body, intent), &asked).await? {
         Verdict::Stored(receipt) => {
             let created = ConversationBody {
                 id,
@@ -249,7 +251,7 @@ async fn open(
         }
         Verdict::Duplicate(receipt) => {
             let stored = (StatusCode::OK, &receipt, Status::Open);
-            conversations.after(tenant.id, id, stored).await
+            conversations.after(&tenant, id, stored).await
         }
         refused @ (Verdict::KeyConflict | Verdict::Closed | Verdict::NotFound) => {
             Err(verdict_problem(refused))
@@ -268,7 +270,8 @@ async fn get(
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
     let tenant = conversations.tenant(&parts)?;
-    let view = conversations.history.conversation(tenant.id, id).await;
+    let reader = Reader::of(&tenant, Source::Rest);
+    let view = conversations.history.conversation(reader, id).await;
     let view = view.map_err(|error| history_problem(&error))?;
     let view = view.ok_or_else(|| Problem::not_found("There is no such conversation."))?;
     json(StatusCode::OK, &shown(id, view))

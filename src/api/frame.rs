@@ -2,6 +2,8 @@
 //! Promises that each answer names its request, that problems and panics are answered as problems, and that all are counted.
 //! Does not authenticate and does not know what the routes do.
 
+mod shortage;
+
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -23,12 +25,13 @@ use rand::TryRng;
 use tower::Service as _;
 use tracing::{debug, error};
 
+pub use self::shortage::Shortage;
 use super::messages::Sends;
 use super::problem::{Code, Problem};
 use crate::clock::Clock;
 use crate::event::limits::TRACE_BYTES_MAX;
 use crate::event::{ConversationId, RequestId};
-use crate::metrics::{Api, Route};
+use crate::metrics::{Api, Route, Source};
 
 /// Names a request in answers and logs; a caller may choose it.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -102,6 +105,8 @@ pub struct Frame {
     pub dice: Dice,
     /// Where requests are counted.
     pub metrics: Api,
+    /// Where answers are counted that were given up for Postgres.
+    pub shortage: Shortage,
     /// Base of the waits that retryable answers name.
     pub retry_base: Duration,
 }
@@ -125,7 +130,7 @@ impl Frame {
                 response
             }
         };
-        let mut response = self.finish(answered, &id);
+        let mut response = self.finish(answered, (&id, route));
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         if let Some(trace) = trace {
@@ -147,7 +152,7 @@ impl Frame {
     }
 
     /// Renders the problem that a response carries, or the one that its bare status stands for.
-    fn finish(&self, mut response: Response, id: &HeaderValue) -> Response {
+    fn finish(&self, mut response: Response, (id, route): (&HeaderValue, Route)) -> Response {
         let carried = response.extensions_mut().remove::<Problem>();
         let deliberate = response.extensions().get::<Deliberate>().is_some();
         let problem = match carried {
@@ -162,6 +167,12 @@ impl Frame {
             (Code::Internal, cause) => {
                 let cause = cause.unwrap_or("unknown");
                 error!(request.id = %id, error = %cause, "request {id} failed: {cause}");
+            }
+            (code @ (Code::DatabaseUnavailable | Code::ReplayUnavailable), cause) => {
+                let cause = cause.unwrap_or_else(|| code.row().title);
+                self.shortage.note(source_of(route), cause, self.clock.now());
+                let code = code.row().name;
+                debug!(request.id = %id, error = %cause, "request {id} was answered {code}: {cause}");
             }
             (code, Some(cause)) => {
                 let code = code.row().name;
@@ -262,6 +273,11 @@ pub(super) fn route_of(method: &Method, path: &str) -> Route {
         ["docs" | "openapi.json" | "problems", ..] => Route::Docs,
         _ => Route::Other,
     }
+}
+
+/// By which door a route leads in.
+fn source_of(route: Route) -> Source {
+    if route == Route::Operator { Source::Operator } else { Source::Rest }
 }
 
 /// A limit of a body's size, as it is named to clients.

@@ -21,13 +21,14 @@ use super::access::{Doorkeeper, Speaker};
 use super::frame::{BodyLimit, read_body, trace};
 use super::problem::{Code, Fault, Problem};
 use super::request::{At, json, number, query};
+use crate::admission::Source;
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;
 use crate::event::limits::{
     BATCH_BODY_BYTES_MAX, PAGE_MESSAGES_DEFAULT, PAGE_MESSAGES_MAX, SEND_BODY_BYTES_MAX,
 };
 use crate::event::{ConversationId, id};
-use crate::history::{History, Order, Query};
+use crate::history::{History, Order, Query, Reader};
 use crate::ingest::draft;
 use crate::ingest::quota::{Decision, Left};
 use crate::ingest::{self, Checked, Ingest};
@@ -114,7 +115,8 @@ impl Sends {
         let checked = self.counted(draft::send(&bytes, &asked).map_err(rejected))?;
         let deadline = self.clock.now() + SEND_DEADLINE;
         let draft = self.draft(checked, &asked);
-        let verdicts = self.ingest.append(place, vec![draft], deadline).await;
+        let origin = speaker.tenant.origin(Source::Rest);
+        let verdicts = self.ingest.append(place, vec![draft], origin, deadline).await;
         let verdict = verdicts.map_err(|error| ingest_problem(&error))?.into_iter().next();
         let verdict = verdict.ok_or_else(|| Problem::internal("a send without a verdict"))?;
         let response = match verdict {
@@ -150,8 +152,9 @@ impl Sends {
         let quota =
             self.spend(&speaker.tenant, u32::try_from(checked.len()).unwrap_or(u32::MAX))?;
         let deadline = self.clock.now() + SEND_DEADLINE;
+        let origin = speaker.tenant.origin(Source::Rest);
         let drafts = checked.into_iter().map(|checked| self.draft(checked, &asked)).collect();
-        let verdicts = self.ingest.append(place, drafts, deadline).await;
+        let verdicts = self.ingest.append(place, drafts, origin, deadline).await;
         Ok(quota.onto(receipts(verdicts.map_err(|error| ingest_problem(&error))?)?))
     }
 
@@ -286,7 +289,8 @@ async fn page(
     let (parts, _body) = request.into_parts();
     let speaker = pages.doorkeeper.speaker(&parts.headers, id, pages.clock.timestamp())?;
     let query = page_query(query(&parts)?)?;
-    let page = pages.history.page(speaker.tenant.id, id, query).await;
+    let reader = Reader::of(&speaker.tenant, Source::Rest);
+    let page = pages.history.page(reader, id, query).await;
     let page = page.map_err(|error| history_problem(&error))?;
     json(StatusCode::OK, &PageBody::of(&page))
 }

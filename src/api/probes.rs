@@ -75,6 +75,8 @@ pub(super) struct StatusBody {
     ready: BTreeMap<&'static str, bool>,
     checks: Vec<CheckBody>,
     projection_lag: LagBody,
+    /// How long requests waited for a connection to the database lately, on the mean.
+    connection_wait_ms: u64,
     directory: DirectoryBody,
     /// Every metric by its name, without the buckets of distributions.
     metrics: BTreeMap<String, Vec<SampleBody>>,
@@ -148,7 +150,8 @@ async fn livez() -> Response {
 /// Whether the server is ready for all traffic.
 ///
 /// Not while it starts (the log, the database and the migrations have not yet worked together once), drains, or has no
-/// log. A database that goes away later leaves it ready, because sends need none; ask `/readyz/reads` for reads.
+/// log, nor while requests wait too long for a connection to the database (`READY_DB_QUEUE_MS`). A database that goes
+/// away later leaves it ready otherwise, because sends need none; ask `/readyz/ingest` for sends, `/readyz/reads` for reads.
 #[utoipa::path(get, path = "/readyz", tag = "operation",
     params(("verbose" = Option<String>, Query, description = "Shows every check"),
            ("exclude" = Option<String>, Query, description = "A check that is not to decide; may be repeated")),
@@ -161,7 +164,7 @@ async fn readyz(State(probes): State<Arc<Probes>>, request: Request) -> Result<R
 
 /// Whether the server is ready for sends, for reads, or as far as one check goes.
 #[utoipa::path(get, path = "/readyz/{check}", tag = "operation",
-    params(("check" = String, Path, description = "`ingest`, `reads`, or a check: `log`, `database`, `migrations`, `started`, `draining`"),
+    params(("check" = String, Path, description = "`ingest`, `reads`, or a check: `log`, `database`, `migrations`, `pool`, `started`, `draining`"),
            ("verbose" = Option<String>, Query, description = "Shows the checks"),
            ("exclude" = Option<String>, Query, description = "A check that is not to decide; may be repeated")),
     responses((status = 200, description = "It is ready", content_type = "text/plain", body = String),
@@ -220,7 +223,8 @@ impl Probes {
         let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let body = if verbose || !report.ready {
             let lag = verdict::lag_line(shown.lag.events, shown.lag.oldest);
-            format!("{lag}{}", report.text(self.clock.now()))
+            let wait = verdict::wait_line(shown.wait);
+            format!("{lag}{wait}{}", report.text(self.clock.now()))
         } else {
             report.verdict_line().to_owned()
         };
@@ -255,6 +259,7 @@ impl Status {
                 events: shown.lag.events,
                 oldest_ms: u64::try_from(shown.lag.oldest.as_millis()).unwrap_or(u64::MAX),
             },
+            connection_wait_ms: u64::try_from(shown.wait.as_millis()).unwrap_or(u64::MAX),
             directory: DirectoryBody {
                 ready: directory.ready,
                 level: directory.level,

@@ -141,6 +141,15 @@ async fn probes_say_what_is_on_the_board() {
     assert_eq!(get(&router, "/readyz/database").await.0, 503);
     let (status, body) = get(&router, "/readyz?verbose").await;
     assert_eq!((status, body.contains("[-]database failed")), (200, true), "{body}");
+    board.pass(Check::Database, now);
+    board.fail(Check::Pool, "requests wait", now);
+    board.note_wait(Duration::from_millis(321));
+    assert_eq!(get(&router, "/readyz/ingest").await.0, 200);
+    assert_eq!(get(&router, "/readyz/reads").await.0, 503);
+    assert_eq!(get(&router, "/readyz?exclude=pool").await.0, 200);
+    let (status, body) = get(&router, "/readyz").await;
+    assert_eq!((status, body.contains("[-]pool failed")), (503, true), "{body}");
+    assert!(body.contains("[i]mean wait for a connection 321 ms\n"), "{body}");
     board.drain(now);
     assert_eq!(get(&router, "/readyz/ingest").await.0, 503);
     assert_eq!(get(&router, "/livez").await.0, 200);

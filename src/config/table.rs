@@ -41,6 +41,16 @@ const fn secret(name: &'static str, reason: &'static str) -> Setting {
 /// Every setting, in the order in which they are shown.
 pub const TABLE: &[Setting] = &[
     secret("DATABASE_URL", "postgres:// address of the database; required"),
+    secret(
+        "DATABASE_FAILBACK_URL",
+        "postgres:// address to use while the first one fails: the same database, promoted elsewhere",
+    ),
+    plain(
+        "DB_TOPOLOGY",
+        "direct|transaction_pooler",
+        "direct",
+        "what both addresses lead to; behind a pooler in transaction mode nothing is cancelled, statements time out",
+    ),
     plain("NATS_URL", "address", "nats://127.0.0.1:4222", "NATS servers, separated by commas"),
     plain(
         "FOREBAY_LISTEN",
@@ -124,10 +134,22 @@ pub const TABLE: &[Setting] = &[
     ),
     plain("POOL_SIZE", "connections", "10", "connections that answer requests"),
     plain(
+        "POOL_MIN",
+        "connections",
+        "2",
+        "how many of them are kept open, so that the first reader after a rest need not wait for one",
+    ),
+    plain(
         "BACKGROUND_POOL_SIZE",
         "connections",
         "10",
         "connections that write the log to Postgres; 0 shares the pool of requests",
+    ),
+    plain(
+        "BACKGROUND_POOL_MIN",
+        "connections",
+        "2",
+        "how many of them are kept open; the projector always needs one",
     ),
     plain("DB_TIMEOUT_MS", "milliseconds", "15000", "statement timeout of requests"),
     plain(
@@ -137,10 +159,46 @@ pub const TABLE: &[Setting] = &[
         "statement timeout of background work",
     ),
     plain(
+        "DB_QUEUE_TARGET_MS",
+        "milliseconds",
+        "50",
+        "longest wait of requests for a connection in a queue that stands: a few reads' time",
+    ),
+    plain(
+        "DB_QUEUE_INTERVAL_MS",
+        "milliseconds",
+        "1000",
+        "longest time that queue may stand, and longest wait in a calm one: less than a reader's deadline",
+    ),
+    plain(
+        "BACKGROUND_DB_QUEUE_TARGET_MS",
+        "milliseconds",
+        "500",
+        "the same for background work, which can wait",
+    ),
+    plain(
+        "BACKGROUND_DB_QUEUE_INTERVAL_MS",
+        "milliseconds",
+        "5000",
+        "the same for background work, which can wait",
+    ),
+    plain(
+        "DB_QUEUE_WINDOW_MS",
+        "milliseconds",
+        "5000",
+        "over which time waits are averaged; shorter is nervous, longer is late",
+    ),
+    plain(
         "DB_RETRY_AFTER_MS",
         "milliseconds",
         "1000",
         "base of Retry-After; answers say between once and twice that",
+    ),
+    plain(
+        "READY_DB_QUEUE_MS",
+        "milliseconds",
+        "200",
+        "mean wait for a connection at which /readyz fails, until it is half of that; 0 for never",
     ),
     plain("FOREBAY_LOG_FORMAT", "text|json", "text", "format of log lines"),
     plain("RUST_LOG", "filter", "info", "which log lines are written"),

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::check::{Edit, Faults, Invalid, check_name, check_range};
 use super::entry::{self, Unreadable};
+use crate::admission::{Class, Origin, Source};
 use crate::clock::Timestamp;
 use crate::event::TenantId;
 
@@ -35,6 +36,15 @@ impl Tier {
             Self::High => "high",
             Self::Standard => "standard",
             Self::Bulk => "bulk",
+        }
+    }
+
+    /// The branch of the tree of shares on which its tenants compete for the database.
+    const fn class(self) -> Class {
+        match self {
+            Self::High => Class::High,
+            Self::Standard => Class::Standard,
+            Self::Bulk => Class::Bulk,
         }
     }
 }
@@ -180,6 +190,11 @@ impl Tenant {
         faults.or(self)
     }
 
+    /// For whom a permit is that is wanted on its behalf.
+    pub const fn origin(&self, source: Source) -> Origin {
+        Origin { class: self.tier.class(), tenant: Some(self.id), source }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         entry::encode(&Stored {
             name: self.name.clone(),
@@ -233,6 +248,20 @@ mod tests {
         assert_eq!(again["status"], "active");
         assert_eq!(again.get("sendQuota"), None);
         assert_eq!(Tenant::decode(id, &patched.encode()).unwrap(), patched);
+    }
+
+    #[test]
+    fn what_a_tenant_asks_for_is_of_its_tiers_class() {
+        let tiers = [
+            (Tier::High, Class::High),
+            (Tier::Standard, Class::Standard),
+            (Tier::Bulk, Class::Bulk),
+        ];
+        for (tier, class) in tiers {
+            let tenant = Tenant { tier, ..tenant("acme").unwrap() };
+            let origin = Origin { class, tenant: Some(tenant.id), source: Source::Rest };
+            assert_eq!(tenant.origin(Source::Rest), origin);
+        }
     }
 
     #[test]

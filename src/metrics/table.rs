@@ -138,6 +138,41 @@ pub const TABLE: &[Definition] = &[
         &["reason"],
         "Sends that were refused, by reason.",
     ),
+    // admission
+    counter(
+        "forebay_admission_granted_acquires_total",
+        &["pool", "priority"],
+        "Permits that the gate gave.",
+    ),
+    counter(
+        "forebay_admission_refused_acquires_total",
+        &["pool", "reason", "priority"],
+        "Permits that the gate refused.",
+    ),
+    gauge(
+        "forebay_admission_debt_permits",
+        Unit::Count,
+        &["pool", "priority"],
+        "What the priority owes for having been served before others.",
+    ),
+    gauge(
+        "forebay_admission_share_permits",
+        Unit::Count,
+        &["pool", "class"],
+        "Permits that the class has in use.",
+    ),
+    gauge(
+        "forebay_admission_waiting_acquires",
+        Unit::Count,
+        &["pool", "class"],
+        "Callers of the class that wait for a permit.",
+    ),
+    gauge(
+        "forebay_admission_mean_wait_seconds",
+        Unit::Seconds,
+        POOL,
+        "Mean wait over the window, of callers that were served, were refused or still wait.",
+    ),
     // projection
     gauge(
         "forebay_projection_lag_events",
@@ -175,35 +210,48 @@ pub const TABLE: &[Definition] = &[
         "Time that one transaction of the projector took.",
     ),
     // store
-    gauge("forebay_store_pool_connections", Unit::Count, POOL, "Connections that the pool has."),
     gauge(
-        "forebay_store_idle_connections",
+        "forebay_store_connections",
         Unit::Count,
-        POOL,
-        "Connections of the pool that nobody uses.",
+        &["pool", "state"],
+        "Connections of the pool: idle, used, coming up or going down.",
     ),
-    gauge(
-        "forebay_store_used_connections",
-        Unit::Count,
+    counter("forebay_store_created_connections_total", POOL, "Connections that were made."),
+    counter(
+        "forebay_store_destroyed_connections_total",
         POOL,
-        "Connections of the pool that are in use.",
+        "Connections that were closed or lost.",
     ),
-    gauge(
-        "forebay_store_waiting_acquires",
-        Unit::Count,
+    counter(
+        "forebay_store_cancels_total",
+        &["pool", "outcome"],
+        "Statements that were abandoned and then cancelled, by whether Postgres could be told in time.",
+    ),
+    counter(
+        "forebay_store_rollbacks_total",
         POOL,
-        "Callers that wait for a connection.",
+        "Transactions that were abandoned and then rolled back.",
+    ),
+    counter(
+        "forebay_store_failbacks_total",
+        &["pool", "to"],
+        "Turns from one database to the other, by where they led.",
     ),
     counter(
         "forebay_store_refused_acquires_total",
         POOL,
-        "Callers that were refused a connection.",
+        "Callers that were given no connection, whatever the reason.",
     ),
     histogram(
         "forebay_store_acquire_duration_seconds",
         SECONDS,
         POOL,
         "Time that callers waited for a connection.",
+    ),
+    counter(
+        "forebay_db_unavailable_total",
+        &["source"],
+        "Answers and batches that were given up because Postgres could not be had, by where they were asked for.",
     ),
     // api
     gauge(

@@ -82,6 +82,9 @@ fn label_values_stand_at_their_own_place() {
     for (place, (route, _)) in Route::ALL.iter().enumerate() {
         assert_eq!(*route as usize, place);
     }
+    for (place, (source, _)) in Source::ALL.iter().enumerate() {
+        assert_eq!(*source as usize, place);
+    }
     for (place, (refusal, _)) in Refusal::ALL.iter().enumerate() {
         assert_eq!(*refusal as usize, place);
     }

@@ -2,14 +2,18 @@
 //! Promises that probes and metrics read what was seen lately, and never wait for anything themselves.
 //! Does not take a connection from a pool: a pool that is under pressure would look like a database that is away.
 
+mod sight;
+
 use std::time::{Duration, Instant};
 
+use self::sight::Sight;
 use crate::clock::Clock;
 use crate::journal::Journal;
 use crate::journal::tail::STALL_MAX;
 use crate::lifecycle::Stop;
 use crate::log::Log;
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
+use crate::readiness::pressure::{Decision, Pressure};
 use crate::readiness::{Board, Check, Lag};
 use crate::store::{
     self, Background, Interactive, PgConnection, Target, checkpoints, pool, schema,
@@ -39,6 +43,8 @@ pub struct Watch {
     pub database: Target,
     /// The pools, to be counted.
     pub pools: (Interactive, Background),
+    /// The mean wait for a connection at which the server is not ready; zero for never.
+    pub wait_limit: Duration,
     /// Where it is written for the probes.
     pub board: Board,
     /// Where it is written for the metrics.
@@ -53,10 +59,11 @@ impl Watch {
     /// # Errors
     /// Never.
     pub async fn run(self, stop: Stop) -> Result<(), Never> {
-        let mut own = None;
+        let (mut own, mut pressure) = (None, Pressure::new(self.wait_limit));
         loop {
             self.look_at_log();
             self.look_at_memory();
+            self.look_at_pool(&mut pressure);
             own = self.look_at_database(own).await;
             tokio::select! {
                 () = stop.requested() => return Ok(()),
@@ -87,8 +94,8 @@ impl Watch {
             gauges.queue_requests.set(float(requests));
             gauges.queue_bytes.set(float(queued));
         }
-        note_pool(&self.metrics.interactive, self.pools.0.status());
-        note_pool(&self.metrics.background, self.pools.1.status());
+        Sight::of(&self.pools.0.status()).note(&self.metrics.interactive);
+        Sight::of(&self.pools.1.status()).note(&self.metrics.background);
         self.note_lag();
     }
 
@@ -105,6 +112,18 @@ impl Watch {
             lag.oldest = lag.oldest.max(age);
         }
         self.board.note_lag(lag);
+    }
+
+    /// How long requests wait. What was measured is read; nobody waits for a connection to find out.
+    fn look_at_pool(&self, pressure: &mut Pressure) {
+        let (now, wait) = (self.clock.now(), wait_of(&self.pools.0.status()));
+        self.board.note_wait(wait);
+        match pressure.on_look(wait) {
+            Decision::Bear => self.board.pass(Check::Pool, now),
+            Decision::Degrade => {
+                self.board.fail(Check::Pool, "requests wait too long for a connection", now);
+            }
+        }
     }
 
     async fn look_at_database(&self, own: Option<PgConnection>) -> Option<PgConnection> {
@@ -132,12 +151,12 @@ impl Watch {
             Some(conn) => conn,
             None => self.database.connect("forebay watch", LOOK_MAX, deadline).await.ok()?,
         };
-        let asking = async {
-            let pending = schema::pending(&mut conn).await?;
+        let asking = self.database.perform(&mut conn, async |conn| {
+            let pending = schema::pending(conn).await?;
             // A node that projects nothing would not hear of the others' checkpoints otherwise.
-            let found = if pending == 0 { checkpoints::read_all(&mut conn).await? } else { vec![] };
+            let found = if pending == 0 { checkpoints::read_all(conn).await? } else { vec![] };
             Ok::<_, store::Error>((pending, found))
-        };
+        });
         let (pending, found) = tokio::time::timeout_at(deadline.into(), asking).await.ok()?.ok()?;
         for checkpoint in found.iter().filter(|found| found.epoch == self.epoch) {
             let tails = self.journal.tails().iter();
@@ -148,11 +167,9 @@ impl Watch {
     }
 }
 
-fn note_pool(gauges: &metrics::Pool, status: pool::Status) {
-    gauges.size.set(float(status.gate.capacity));
-    gauges.idle.set(float(status.idle));
-    gauges.used.set(float(status.gate.in_use));
-    gauges.waiting.set(float(status.gate.waiting));
+/// The mean wait for a connection of the pool.
+fn wait_of(status: &pool::Status) -> Duration {
+    status.gate.wait
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge of counts and bytes, exact up to 2^53")]

@@ -5,7 +5,8 @@
 //! Sends need the log alone, so a missing database never turns [`View::Ingest`]. [`View::All`] is for a load
 //! balancer that routes everything to one place: it waits for the database once, when the server starts, so that a
 //! rollout with a wrong address stops; after that a database outage leaves it ready, because taking every node out
-//! for it would turn a partial outage (some reads) into a whole one.
+//! for it would turn a partial outage (some reads) into a whole one. A node that makes its readers wait is another
+//! matter: others may do better, so that both views of reads turn by it.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -19,6 +20,8 @@ pub enum Check {
     Database,
     /// The schema is the one that this build needs.
     Migrations,
+    /// Requests get a connection soon enough.
+    Pool,
     /// Log, database and migrations worked together at least once since the process began.
     Started,
     /// The server is not on its way out.
@@ -27,8 +30,8 @@ pub enum Check {
 
 impl Check {
     /// All of them, each at the place of its own number.
-    pub const ALL: [Self; 5] =
-        [Self::Log, Self::Database, Self::Migrations, Self::Started, Self::Draining];
+    pub const ALL: [Self; 6] =
+        [Self::Log, Self::Database, Self::Migrations, Self::Pool, Self::Started, Self::Draining];
 
     /// Its name in paths and in the verbose answer.
     pub const fn name(self) -> &'static str {
@@ -36,6 +39,7 @@ impl Check {
             Self::Log => "log",
             Self::Database => "database",
             Self::Migrations => "migrations",
+            Self::Pool => "pool",
             Self::Started => "started",
             Self::Draining => "draining",
         }
@@ -73,7 +77,9 @@ impl View {
     /// Whether this view needs this check.
     pub fn needs(self, check: Check) -> bool {
         match self {
-            Self::All => matches!(check, Check::Log | Check::Started | Check::Draining),
+            Self::All => {
+                matches!(check, Check::Log | Check::Pool | Check::Started | Check::Draining)
+            }
             Self::Ingest => matches!(check, Check::Log | Check::Draining),
             Self::Reads => check != Check::Started,
             Self::Only(only) => check == only,
@@ -156,6 +162,11 @@ pub fn lag_line(events: u64, oldest: Duration) -> String {
     format!("[i]projection lag {events} events, oldest {} ms\n", oldest.as_millis())
 }
 
+/// The line that tells how long requests wait for a connection; [`Check::Pool`] decides by it.
+pub fn wait_line(wait: Duration) -> String {
+    format!("[i]mean wait for a connection {} ms\n", wait.as_millis())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,12 +187,12 @@ mod tests {
 
     #[test]
     fn each_view_turns_on_exactly_what_it_needs() {
-        //            log    database migrations started draining
+        //            log    database migrations pool started draining
         let table = [
-            (View::All, [false, true, true, false, false]),
-            (View::Ingest, [false, true, true, true, false]),
-            (View::Reads, [false, false, false, true, false]),
-            (View::Only(Check::Database), [true, false, true, true, true]),
+            (View::All, [false, true, true, false, false, false]),
+            (View::Ingest, [false, true, true, true, true, false]),
+            (View::Reads, [false, false, false, false, true, false]),
+            (View::Only(Check::Database), [true, false, true, true, true, true]),
         ];
         for (view, expected) in table {
             for (check, ready) in Check::ALL.into_iter().zip(expected) {
@@ -197,7 +208,7 @@ mod tests {
         let report = judge(&without(Check::Log), View::All, &[Check::Log]);
         assert!(report.ready);
         assert_eq!(report.lines.len(), Check::ALL.len());
-        let waiting = states(&[Check::Log, Check::Draining]);
+        let waiting = states(&[Check::Log, Check::Pool, Check::Draining]);
         assert!(!judge(&waiting, View::All, &[]).ready);
         assert!(judge(&waiting, View::All, &[Check::Database]).ready);
     }

@@ -11,6 +11,7 @@ fn framed(router: Router) -> Frame {
         clock: Clock::system(),
         dice: Dice::seeded(1),
         metrics: Metrics::silent(1).api,
+        shortage: Shortage::new(Metrics::silent(1).database),
         retry_base: Duration::from_millis(500),
     }
 }
