@@ -141,8 +141,8 @@ pub fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Dev(arguments) => dev::run(arguments).await,
-        Command::Demo(arguments) => demo::run(arguments).await,
+        Command::Dev(arguments) => Box::pin(dev::run(arguments)).await,
+        Command::Demo(arguments) => Box::pin(demo::run(arguments)).await,
         Command::Serve(arguments) => serve_until_asked(arguments).await,
         Command::Migrate(flags) => {
             operator::migrate(&flags.config_without(&[operator::ADMIN_TOKEN])?).await

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::sandbox::Scratch;
 use super::serve::{self, Server};
 use super::{print, say};
+use crate::admission::{Origin, Source};
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::directory::{NewTenant, When};
@@ -298,7 +299,8 @@ async fn demo_conversation(
         key_time: None,
     };
     let place = server.ingest.admit(conversation, 0)?;
-    let opened = server.ingest.append(place, vec![draft], clock.now() + SEED_MAX).await;
+    let origin = Origin::system(Source::Operator);
+    let opened = server.ingest.append(place, vec![draft], origin, clock.now() + SEED_MAX).await;
     match opened.context("opening the demo conversation")?.first() {
         Some(Verdict::Stored(_) | Verdict::Duplicate(_)) => Ok(conversation),
         other => anyhow::bail!("the demo conversation is {other:?}"),

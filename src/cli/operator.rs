@@ -6,19 +6,26 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::settings::Flags;
 use super::{Failed, print, say};
 use crate::clock::Clock;
 use crate::config::{self, Config};
+use crate::lifecycle::Supervisor;
 use crate::log::{Log, streams};
+use crate::metrics::Metrics;
 use crate::operate::verify::{self, Findings, Verifier};
 use crate::projection::rebuild::Rebuild;
 use crate::store::{self, schema};
 
 /// Deadline of migrations.
 const MIGRATE_MAX: Duration = Duration::from_mins(10);
+
+/// Longest wait for the first connection.
+const DATABASE_MAX: Duration = Duration::from_secs(10);
 
 /// Longest wait for a probe's answer.
 const PROBE_MAX: Duration = Duration::from_secs(3);
@@ -52,7 +59,7 @@ pub(crate) async fn migrate(config: &Config) -> anyhow::Result<()> {
     let deadline = clock.now() + MIGRATE_MAX;
     let target = &config.database;
     let mut conn = target.connect("forebay migrate", MIGRATE_MAX, deadline).await?;
-    let count = schema::migrate(&mut conn, target.schema(), deadline).await?;
+    let count = schema::migrate(&mut conn, target, deadline).await?;
     say(&match count {
         0 => "the schema was up to date".to_owned(),
         count => format!("applied {count} migration(s)"),
@@ -122,7 +129,15 @@ pub(crate) async fn verify(config: &Config) -> anyhow::Result<()> {
     let log = Log::connect(config.log.clone()).await?;
     let shape = streams::shape(&log).await.map_err(refused)?;
     let clock = Clock::system();
-    let (_interactive, database) = store::open(&config.store(), &clock);
+    let supervisor = Supervisor::new();
+    let mut means = store::Means {
+        clock: clock.clone(),
+        metrics: Metrics::silent(0),
+        supervisor: supervisor.clone(),
+        rng: StdRng::seed_from_u64(super::seed()),
+    };
+    let (_interactive, database) = store::open(&config.store(), &mut means);
+    database.warm(clock.now() + DATABASE_MAX).await;
     let (partitions, epoch) = (shape.partitions, shape.epoch);
     let verifier = Verifier { log, partitions, epoch, database, clock };
     let bar = counter("events compared");

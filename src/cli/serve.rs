@@ -5,7 +5,7 @@
 mod house;
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -110,10 +110,8 @@ pub struct Server {
 impl Server {
     /// Drains and says whether everything ended by itself.
     pub async fn stop(self) -> bool {
-        let clean = self.supervisor.drain().await;
-        self.pools.0.close();
-        self.pools.1.close();
-        clean
+        // The pools close in their turn, after everybody who uses them.
+        self.supervisor.drain().await
     }
 }
 
@@ -129,10 +127,18 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     let epoch = format!("{:08x}", rand::RngExt::random::<u32>(&mut rng));
     let shape = streams::open(&log, &epoch).await?;
     let (metrics, exporter) = telemetry::metrics(shape.partitions.count())?;
-    let (interactive, background) = store::open_counted(&config.store(), &clock, metrics.clone());
+    let mut means = store::Means {
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        supervisor: supervisor.clone(),
+        rng: StdRng::from_rng(&mut rng),
+    };
+    let pools = store::open(&config.store(), &mut means);
+    let (interactive, background) = &pools;
     let directory = open_directory(&log, &supervisor, &config, (&clock, &mut rng)).await?;
-    let migrated = migrate(config.database.clone(), shape.clone(), clock.clone()).await;
-    let recalls = recall(&log, &shape, &background, &clock).await;
+    let migrating = migrate(config.database.clone(), shape.clone(), clock.clone());
+    let ((), migrated) = tokio::join!(warm(&pools, clock.now() + DATABASE_MAX), migrating);
+    let recalls = recall(&log, &shape, background, &clock).await;
     let node = NodeId::generate(clock.timestamp(), &mut rng);
     let opening = journal::Opening {
         log: log.clone(),
@@ -152,19 +158,13 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         shape: &shape,
         log: &log,
         journal: &journal,
-        background: &background,
+        background,
         metrics: &metrics,
         board: &board,
     };
     house.supervise_background(migrated, &directory);
     house.supervise_watch((interactive.clone(), exporter.clone()));
-    let ingest = Ingest::new(
-        (journal.clone(), interactive.clone()),
-        config.quota,
-        clock.clone(),
-        StdRng::from_rng(&mut rng),
-        metrics.ingest.clone(),
-    );
+    let ingest = house.ingest(interactive, StdRng::from_rng(&mut rng));
     let history = History::new(journal.clone(), interactive.clone(), clock.clone());
     let (listener, address) = bind(config.listen).await?;
     let rooms = api::Rooms {
@@ -174,7 +174,6 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         board: board.clone(),
     };
     house.open_door(listener, rooms, (exporter.clone(), &mut rng))?;
-    let pools = (interactive, background);
     Ok(Server {
         address,
         supervisor,
@@ -259,13 +258,24 @@ async fn open_directory(
     Ok(directory)
 }
 
+/// Waits until both pools have their least number of connections; a server starts without them all the same.
+async fn warm((interactive, background): &(Interactive, Background), deadline: Instant) {
+    let warm = tokio::join!(interactive.warm(deadline), background.warm(deadline));
+    if warm != (true, true) {
+        warn!("the pools have no connections yet");
+    }
+}
+
 /// Migrates if Postgres answers; a server starts without it all the same.
 async fn migrate(database: store::Target, shape: streams::Shape, clock: Clock) -> bool {
     let deadline = clock.now() + DATABASE_MAX;
     let migrating = async {
         let mut conn = database.connect("forebay migrate", DATABASE_MAX, deadline).await?;
-        schema::migrate(&mut conn, database.schema(), deadline).await?;
-        checkpoints::ensure(&mut conn, shape.partitions, &shape.epoch).await
+        schema::migrate(&mut conn, &database, deadline).await?;
+        let ensuring = database.perform(&mut conn, async |conn| {
+            checkpoints::ensure(conn, shape.partitions, &shape.epoch).await
+        });
+        ensuring.await
     };
     match migrating.await {
         Ok(()) => true,

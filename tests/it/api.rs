@@ -4,5 +4,6 @@ mod access;
 mod conversations;
 mod messages;
 mod outside;
+mod pressure;
 mod refusals;
 mod slow;

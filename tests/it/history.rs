@@ -162,7 +162,17 @@ async fn sends_go_on(outage: Outage) {
 
     eventually("reads are not ready", async || nobody.get("/readyz/reads").await.status == 503)
         .await;
-    assert_eq!(nobody.get("/readyz").await.status, 200, "sends need no Postgres");
+    for path in ["/readyz/ingest", "/readyz?exclude=pool"] {
+        assert_eq!(nobody.get(path).await.status, 200, "{path}: sends need no Postgres");
+    }
+    let metrics = nobody.get("/metrics").await;
+    let counted = |source| {
+        let series = format!("forebay_db_unavailable_total{{source=\"{source}\"}} ");
+        metrics.text().lines().any(|line| line.starts_with(&series) && !line.ends_with(" 0"))
+    };
+    assert!(counted("rest"), "{}", metrics.text());
+    // A paused Postgres lets a batch wait for half a minute before it is given up.
+    assert!(counted("projector") || outage == Outage::Paused, "{}", metrics.text());
     match outage {
         Outage::Paused => world.resume_postgres().await,
         Outage::Killed => world.restart_postgres().await,

@@ -83,7 +83,7 @@ async fn migrate(url: &str) {
     let target = Target::parse(url, Schema::default()).unwrap();
     let deadline = Instant::now() + PATIENCE;
     let mut conn = target.connect("template", PATIENCE, deadline).await.unwrap();
-    schema::migrate(&mut conn, target.schema(), deadline).await.unwrap();
+    schema::migrate(&mut conn, &target, deadline).await.unwrap();
 }
 
 fn database_url(template: &str, database: &str) -> String {

@@ -13,10 +13,11 @@ use crate::api;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::directory::Directory;
+use crate::ingest::Ingest;
 use crate::journal::{Journal, snapshot};
 use crate::lifecycle::{Kind, Supervisor};
 use crate::log::{Log, streams};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Source};
 use crate::operate::janitor::Janitor;
 use crate::operate::watch::Watch;
 use crate::projection::directory::DirectoryProjector;
@@ -64,25 +65,8 @@ impl House<'_> {
                 }
             }
         });
-        for partition in self.shape.partitions.all().filter(|_| self.config.projects) {
-            let parts = parts.clone();
-            let metrics = self.metrics.projection[partition.index()].clone();
-            let name = format!("projector {partition}");
-            self.supervisor.supervise(Kind::Projection, name, move |stop| {
-                Projector::new(parts.clone(), partition, metrics.clone()).run(stop)
-            });
-        }
         if self.config.projects {
-            let (directory, database) = (directory.clone(), self.background.clone());
-            let clock = self.clock.clone();
-            self.supervisor.supervise(
-                Kind::Projection,
-                "projector of the directory",
-                move |stop| {
-                    let (directory, database) = (directory.clone(), database.clone());
-                    DirectoryProjector::new(directory, database, clock.clone()).run(stop)
-                },
-            );
+            self.supervise_projection(&parts, directory);
         }
         let janitor = Janitor {
             log: self.log.clone(),
@@ -103,6 +87,40 @@ impl House<'_> {
         self.supervisor.supervise(Kind::Snapshot, "snapshots", move |stop| {
             snapshot::run(saver.clone(), journal.clone(), stop)
         });
+    }
+
+    /// What writes the log and the directory to Postgres. Whatever waits for Postgres starts again until it is there.
+    fn supervise_projection(&self, parts: &projection::Parts, directory: &Directory) {
+        let shortages = self.metrics.database.unavailable(Source::Projector);
+        let counted = |shortages: &metrics::Counter, error: &projection::Error| {
+            if error.is_shortage() {
+                shortages.increment(1);
+            }
+        };
+        for partition in self.shape.partitions.all() {
+            let (parts, shortages) = (parts.clone(), shortages.clone());
+            let metrics = self.metrics.projection[partition.index()].clone();
+            let name = format!("projector {partition}");
+            self.supervisor.supervise(Kind::Projection, name, move |stop| {
+                let running = Projector::new(parts.clone(), partition, metrics.clone()).run(stop);
+                let shortages = shortages.clone();
+                async move { running.await.inspect_err(|error| counted(&shortages, error)) }
+            });
+        }
+        let (directory, parts, shortages) = (directory.clone(), parts.clone(), shortages.clone());
+        self.supervisor.supervise(Kind::Projection, "projector of the directory", move |stop| {
+            let (database, clock) = (parts.database.clone(), parts.clock.clone());
+            let running = DirectoryProjector::new(directory.clone(), database, clock).run(stop);
+            let shortages = shortages.clone();
+            async move { running.await.inspect_err(|error| counted(&shortages, error)) }
+        });
+    }
+
+    /// The flow of sends.
+    pub(super) fn ingest(&self, interactive: &Interactive, rng: StdRng) -> Ingest {
+        let knowledge = (self.journal.clone(), interactive.clone());
+        let metrics = self.metrics.ingest.clone();
+        Ingest::new(knowledge, self.config.quota, self.clock.clone(), rng, metrics)
     }
 
     /// The door, behind which everything else stands already.
@@ -151,6 +169,7 @@ impl House<'_> {
             epoch: self.shape.epoch.clone(),
             database: self.config.database.clone(),
             pools: (interactive, self.background.clone()),
+            wait_limit: self.config.ready_wait,
             board: self.board.clone(),
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),

@@ -21,7 +21,9 @@ async fn probes_say_what_works_and_turn_when_the_server_drains() {
         assert!(answer.header("content-type").starts_with("text/plain"), "{path}");
     }
     let verbose = nobody.get("/readyz?verbose").await;
-    for check in ["log", "database", "migrations", "started", "draining", "lag"] {
+    for check in
+        ["log", "database", "migrations", "pool", "started", "draining", "lag", "mean wait"]
+    {
         assert!(verbose.text().contains(check), "{check} in {}", verbose.text());
     }
     nobody.get("/readyz/nothing").await.assert_problem(404, "not_found");

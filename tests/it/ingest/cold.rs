@@ -7,7 +7,7 @@ use forebay::event::ConversationId;
 use serde_json::{Value, json};
 
 use crate::world::client::Client;
-use crate::world::{World, eventually};
+use crate::world::{WISH, World, eventually};
 
 /// The smallest memory that can be configured, in one partition.
 const FORGETFUL: [(&str, &str); 4] = [
@@ -172,6 +172,37 @@ async fn while_postgres_is_away_only_what_is_forgotten_is_refused() {
     assert_eq!((again.status, &again.json()["seq"]), (200, &first.json()["seq"]), "{again:?}");
     assert_eq!(tenant.page(cold, "").await.seqs(), [1, 2]);
     world.assert_clean(&server).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_pool_without_a_free_connection_refuses_cold_ones_alone() {
+    let world = World::new().await;
+    let server = world.serve(&[&FORGETFUL[..], &[("POOL_SIZE", "1")]].concat()).await;
+    let tenant = Client::tenant(&server).await;
+    let cold = tenant.open().await;
+    make_forget(&world, &server, &tenant, cold).await;
+    let warm = tenant.open().await;
+    let soon = world.clock.now() + Duration::from_secs(10);
+    let taken = server.pools.0.acquire(WISH, soon).await.unwrap();
+
+    let sent = tenant.send(cold, json!({"text": "a"}));
+    let warm_while_cold_waits = async {
+        let waits = async || server.pools.0.status().gate.waiting == 1;
+        eventually("the cold one waits for a connection", waits).await;
+        tenant.say(warm, "meanwhile").await
+    };
+    let (refused, seq) = tokio::join!(sent, warm_while_cold_waits);
+    assert_eq!(seq, 2);
+    refused.assert_problem(503, "database_unavailable");
+    tenant.page(cold, "").await.assert_problem(503, "replay_unavailable");
+    let looked = tenant.get(&format!("/v1/conversations/{cold}")).await;
+    looked.assert_problem(503, "database_unavailable");
+    drop(taken);
+    assert_eq!(tenant.say(cold, "after").await, 2);
+    let metrics = Client::with(&server, "").get("/metrics").await;
+    let counted = "forebay_db_unavailable_total{source=\"rest\"} 3\n";
+    assert!(metrics.text().contains(counted), "{}", metrics.text());
     server.stop().await;
 }
 

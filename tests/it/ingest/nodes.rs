@@ -6,7 +6,7 @@ use forebay::cli::serve::Server;
 use forebay::event::{Body, ConversationId, Fingerprint, Message, TenantId};
 use forebay::journal::{Draft, Intent, Verdict};
 
-use crate::world::World;
+use crate::world::{WISH, World};
 
 /// How many times in a row; a node follows the log within a millisecond or two, so a single try proves nothing.
 const ROUNDS: u8 = 60;
@@ -32,7 +32,7 @@ async fn append(world: &World, node: &Server, n: u8, intent: Intent) -> Verdict 
     };
     let place = node.ingest.admit(draft.conversation, 100).unwrap();
     let deadline = world.clock.now() + Duration::from_secs(2);
-    node.ingest.append(place, vec![draft], deadline).await.unwrap()[0]
+    node.ingest.append(place, vec![draft], WISH.origin, deadline).await.unwrap()[0]
 }
 
 fn seq(verdict: Verdict) -> Option<u64> {

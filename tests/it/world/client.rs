@@ -205,6 +205,8 @@ impl Answer {
         let millis = body["retryAfterMs"].as_u64();
         assert_eq!(millis.is_some(), body["retryable"] == true, "{body}");
         assert_eq!(wait, millis.map(|millis| millis.div_ceil(1_000)), "{body}");
+        // Between once and twice DB_RETRY_AFTER_MS, whatever it is that cannot be had.
+        assert!(self.status != 503 || (1_000..=2_000).contains(&millis.unwrap()), "{body}");
         code.to_owned()
     }
 
