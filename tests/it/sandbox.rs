@@ -1,6 +1,6 @@
 //! The private services: what they keep over kills and restarts, and that nothing is left of them.
 
-mod pgbouncer;
+pub mod pgbouncer;
 
 use std::future::Future;
 use std::path::Path;

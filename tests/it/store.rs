@@ -1,7 +1,9 @@
 //! The store against a real Postgres: pools, projection of events, pages, comparison, rebuild.
 
+mod failback;
 mod faults;
 mod pool;
+mod pooler;
 mod rebuild;
 mod speed;
 mod tables;

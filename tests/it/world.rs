@@ -15,7 +15,9 @@ use forebay::config::Config;
 use forebay::event::{Event, Partition, Record};
 use forebay::log::{Log, Namespace, streams};
 use forebay::operate::verify::{Findings, Verifier};
-use forebay::sandbox::{Binaries, Durability, Install, Nats, Options, Postgres, provide};
+use forebay::sandbox::{
+    Binaries, Durability, Install, Nats, Options, PgBouncer, Pooling, Postgres, provide,
+};
 use forebay::store::{Schema, Target, schema};
 use tokio::sync::Mutex;
 
@@ -107,9 +109,11 @@ pub async fn postgres() -> String {
 
 /// Services that belong to one world alone.
 struct Own {
-    _root: tempfile::TempDir,
+    root: tempfile::TempDir,
     postgres: Option<Postgres>,
     nats: Option<Nats>,
+    /// In front of that Postgres.
+    pooler: Option<PgBouncer>,
 }
 
 /// One test's installation.
@@ -133,7 +137,7 @@ impl World {
         let root = tempfile::tempdir().unwrap();
         let nats = Nats::start(&binaries().await, &options(root.path().to_owned())).await.unwrap();
         let url = nats.url();
-        let own = Own { _root: root, postgres: None, nats: Some(nats) };
+        let own = Own { root, postgres: None, nats: Some(nats), pooler: None };
         Self::on(postgres().await, url, Some(own))
     }
 
@@ -144,9 +148,24 @@ impl World {
         let postgres = started.unwrap();
         postgres.create_database("world").await.unwrap();
         let url = postgres.url("world");
-        let own = Own { _root: root, postgres: Some(postgres), nats: None };
+        let own = Own { root, postgres: Some(postgres), nats: None, pooler: None };
         let nats = tokio::task::spawn_blocking(shared).await.unwrap().nats.clone();
         Self::on(url, nats, Some(own))
+    }
+
+    /// A world with a Postgres of its own and, before it, a pooler that has so many sessions for everybody. Says where
+    /// the pooler is; the world's own questions go past it.
+    pub async fn with_own_pooler(pool_size: u16) -> (Self, String) {
+        let mut world = Self::with_own_postgres().await;
+        let program = crate::sandbox::pgbouncer::program().await;
+        let Some(own) = world.own.as_mut().map(Mutex::get_mut) else { unreachable!() };
+        let Some(postgres) = own.postgres.as_ref() else { unreachable!() };
+        let pooling = Pooling { pool_size, ..Pooling::default() };
+        let options = options(own.root.path().to_owned());
+        let pooler = PgBouncer::start(&program, &options, postgres, pooling).await.unwrap();
+        let url = pooler.url("world");
+        own.pooler = Some(pooler);
+        (world, url)
     }
 
     fn on(postgres: String, nats: String, own: Option<Own>) -> Self {

@@ -46,10 +46,15 @@ async fn echo(conn: &mut PgConnection, number: i64, nap: f64) -> Result<(), Erro
     Ok(())
 }
 
-async fn request(pool: &Interactive, number: i64, patience: Duration) -> Result<(), Error> {
+async fn request(
+    pool: &Interactive,
+    number: i64,
+    patience: Duration,
+    nap: f64,
+) -> Result<(), Error> {
     let deadline = Instant::now() + patience;
     let mut lease = pool.acquire(WISH, deadline).await?;
-    lease.run(deadline, async |conn| echo(conn, number, 0.002).await).await
+    lease.run(deadline, async |conn| echo(conn, number, nap).await).await
 }
 
 /// Requests at a fixed rate, until the time is over; a part of them is dropped by their callers after 5 ms.
@@ -71,8 +76,11 @@ async fn drive(
         let (pool, tally) = (pool.clone(), Arc::clone(tally));
         running.spawn(async move {
             let patience = Duration::from_secs(1);
-            let asking = request(&pool, i64::from(number), patience);
-            let answered = if u64::from(number % 10) < dropped_of_ten {
+            let is_dropped = u64::from(number % 10) < dropped_of_ten;
+            // Some of those that are dropped end within the grace, some must be cancelled.
+            let nap = if is_dropped { f64::from(number % 4) * 0.004 } else { 0.002 };
+            let asking = request(&pool, i64::from(number), patience, nap);
+            let answered = if is_dropped {
                 timeout(Duration::from_millis(5), asking).await.ok()
             } else {
                 let late = patience + Duration::from_millis(500);
