@@ -25,6 +25,7 @@ use crate::directory::Directory;
 use crate::history::History;
 use crate::ingest::Ingest;
 use crate::metrics::Metrics;
+use crate::operate::failback::Failback;
 use crate::readiness::Board;
 
 pub use access::OperatorToken;
@@ -53,6 +54,8 @@ pub struct Rooms {
     pub history: History,
     /// Where readiness is written.
     pub board: Board,
+    /// The operator's hand on the choice of the database.
+    pub failback: Failback,
 }
 
 /// What the doors need beside the rooms.
@@ -138,7 +141,7 @@ fn routes(states: States) -> OpenApiRouter {
 }
 
 fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States {
-    let Rooms { directory, ingest, history, board } = rooms;
+    let Rooms { directory, ingest, history, board, failback } = rooms;
     let clock = fittings.clock;
     let tokens = Arc::new(fittings.tokens);
     let doorkeeper = Arc::new(Doorkeeper {
@@ -180,6 +183,7 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
             doorkeeper,
             directory,
             probes: Arc::clone(&probes),
+            failback,
             started: clock.now(),
         }),
         probes,

@@ -2,6 +2,7 @@
 //! Promises that nothing is deleted from the log before Postgres has it and its time has passed.
 //! Does not project; `projection` does.
 
+pub mod failback;
 pub mod janitor;
 pub mod verify;
 pub mod watch;

@@ -24,6 +24,7 @@ use super::problem::{Code, Problem};
 use super::request::{json, query};
 use crate::clock::Clock;
 use crate::directory::Directory;
+use crate::operate::failback::Failback;
 use crate::readiness::{Board, Check, View, verdict};
 
 /// Writes the page of metrics. It comes from the room of telemetry, which doors do not know.
@@ -61,6 +62,7 @@ pub(super) struct Status {
     pub(super) doorkeeper: Arc<Doorkeeper>,
     pub(super) directory: Directory,
     pub(super) probes: Arc<Probes>,
+    pub(super) failback: Failback,
     pub(super) started: Instant,
 }
 
@@ -77,9 +79,19 @@ pub(super) struct StatusBody {
     projection_lag: LagBody,
     /// How long requests waited for a connection to the database lately, on the mean.
     connection_wait_ms: u64,
+    /// Which database is used: `primary` or `failback`.
+    database: &'static str,
     directory: DirectoryBody,
     /// Every metric by its name, without the buckets of distributions.
     metrics: BTreeMap<String, Vec<SampleBody>>,
+}
+
+/// Which database is used.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Database)]
+pub(super) struct DatabaseBody {
+    /// `primary` or `failback`.
+    database: &'static str,
 }
 
 /// One check.
@@ -137,7 +149,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Probes>> {
 }
 
 pub(super) fn routes_of_status() -> OpenApiRouter<Arc<Status>> {
-    OpenApiRouter::new().routes(routes!(show_status))
+    OpenApiRouter::new().routes(routes!(show_status)).routes(routes!(return_to_primary))
 }
 
 /// Whether the process answers at all. It touches nothing.
@@ -203,6 +215,22 @@ async fn show_status(
     json(StatusCode::OK, &status.body(clock.now()))
 }
 
+/// Returns to the primary database, without waiting until it has proved itself for five minutes.
+///
+/// The pools first open connections to it; if they cannot, everything stays as it is. The answer tells which database is
+/// used now, `primary` or `failback`; look at the status to see when it has changed.
+#[utoipa::path(post, path = "/v1/operator/database/return", tag = "operation", security(("operator" = [])),
+    responses((status = 202, description = "It is being tried, or there is nothing to do", body = DatabaseBody)))]
+async fn return_to_primary(
+    State(status): State<Arc<Status>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let now = status.probes.clock.timestamp();
+    status.doorkeeper.operator(request.headers(), now)?;
+    status.failback.return_to_primary();
+    json(StatusCode::ACCEPTED, &DatabaseBody { database: status.failback.active().as_str() })
+}
+
 impl Probes {
     fn readiness(&self, view: View, parts: &Parts) -> Result<Response, Problem> {
         let (mut verbose, mut excluded) = (false, Vec::new());
@@ -260,6 +288,7 @@ impl Status {
                 oldest_ms: u64::try_from(shown.lag.oldest.as_millis()).unwrap_or(u64::MAX),
             },
             connection_wait_ms: u64::try_from(shown.wait.as_millis()).unwrap_or(u64::MAX),
+            database: self.failback.active().as_str(),
             directory: DirectoryBody {
                 ready: directory.ready,
                 level: directory.level,

@@ -54,6 +54,7 @@ fn the_document_lists_every_call() {
     POST /v1/conversations/{id}/messages
     POST /v1/conversations/{id}/messages:batch
     POST /v1/conversations/{id}/reopen
+    POST /v1/operator/database/return
     POST /v1/tenants
     POST /v1/tenants/{id}/keys
     POST /v1/tokens

@@ -26,6 +26,7 @@ use crate::ingest::Ingest;
 use crate::journal::{self, Journal, Recall, snapshot};
 use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::{self, Log, streams};
+use crate::operate::failback::Failback;
 use crate::readiness::Board;
 use crate::store::{self, Background, Interactive, checkpoints, schema};
 use crate::telemetry::{self, Exporter};
@@ -172,6 +173,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         ingest: ingest.clone(),
         history: history.clone(),
         board: board.clone(),
+        failback: Failback::new(interactive.clone()),
     };
     house.open_door(listener, rooms, (exporter.clone(), &mut rng))?;
     Ok(Server {

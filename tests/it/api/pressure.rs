@@ -70,8 +70,13 @@ impl Seen {
 }
 
 /// Reads a page that the tail does not have, so many times a second for so long.
-async fn read(tenant: &Client, conversation: ConversationId, seen: &Arc<Seen>, length: Duration) {
-    let (began, mut tick) = (Instant::now(), interval(Duration::from_millis(4)));
+async fn read(
+    tenant: &Client,
+    conversation: ConversationId,
+    seen: &Arc<Seen>,
+    (pace, length): (Duration, Duration),
+) {
+    let (began, mut tick) = (Instant::now(), interval(pace));
     let mut running = JoinSet::new();
     while began.elapsed() < length {
         tick.tick().await;
@@ -96,6 +101,25 @@ async fn readiness(tenant: &Client, path: &str) -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_a_paused_postgres_readers_are_answered_in_time_and_the_node_says_so() {
+    readers(250, Duration::from_secs(3)).await;
+}
+
+/// `cargo test --release --test it -- --ignored --nocapture a_thousand_readers`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "wants the machine for itself, and a release build"]
+async fn a_thousand_readers_a_second_under_a_paused_postgres() {
+    readers(1_000, Duration::from_secs(10)).await;
+}
+
+/// Resident memory of this process, clients and server, in MiB.
+fn memory() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let resident: u64 = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    resident * 4 / 1_024
+}
+
+/// So many readers a second, while Postgres is paused for so long and a little.
+async fn readers(a_second: u64, pause: Duration) {
     let world = World::with_own_postgres().await;
     let server = world.serve(&SHORT).await;
     let tenant = Client::tenant(&server).await;
@@ -110,9 +134,15 @@ async fn under_a_paused_postgres_readers_are_answered_in_time_and_the_node_says_
         assert_eq!(readiness(&tenant, "/readyz/ingest").await, 200, "sends need no Postgres");
         assert_eq!(readiness(&tenant, "/livez").await, 200);
         assert_eq!(tenant.say(conversation, "goes on").await, 42);
-        pass(Duration::from_secs(3)).await;
-        let before = seen.counts();
-        assert!(before.1 > 300, "{before:?}");
+        let (refused, held) = (seen.counts().1, memory());
+        pass(pause).await;
+        let (before, grown) = (seen.counts(), memory().saturating_sub(held));
+        let of_pause = before.1 - refused;
+        assert!(of_pause > a_second * pause.as_secs() / 2, "{before:?}");
+        println!(
+            "{of_pause} refused in {pause:?}; memory {held} MiB, {grown} MiB more in the pause"
+        );
+        assert!(grown < 32, "memory is flat: {grown} MiB");
         world.resume_postgres().await;
         pass(Duration::from_secs(2)).await;
         let back = seen.counts();
@@ -126,7 +156,9 @@ async fn under_a_paused_postgres_readers_are_answered_in_time_and_the_node_says_
         assert_eq!(after.1, back.1, "and none is refused");
         eventually("it is ready", async || readiness(&tenant, "/readyz").await == 200).await;
     };
-    tokio::join!(read(&tenant, conversation, &seen, Duration::from_secs(12)), watching);
+    let load =
+        (Duration::from_secs(1) / u32::try_from(a_second).unwrap(), pause + Duration::from_secs(9));
+    tokio::join!(read(&tenant, conversation, &seen, load), watching);
     let at_rest = async || {
         let status = server.pools.0.status();
         (status.gate.in_use, status.gate.waiting) == (0, 0)
