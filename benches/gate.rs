@@ -34,6 +34,8 @@ fn settings(capacity: usize) -> Settings {
         target: Duration::from_millis(50),
         interval: Duration::from_secs(1),
         window: Duration::from_secs(5),
+
+        tenant_max: usize::MAX,
         reserved: None,
     }
 }

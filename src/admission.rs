@@ -190,6 +190,8 @@ pub struct Settings {
     pub interval: Duration,
     /// Over how long the mean wait is taken.
     pub window: Duration,
+    /// The most permits that one tenant may have at a time; [`usize::MAX`] for no bound but the capacity.
+    pub tenant_max: usize,
     /// Permits that only one class may have. At most a fifth of the capacity makes sense: they stand idle for others.
     pub reserved: Option<(Class, usize)>,
 }

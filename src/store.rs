@@ -176,8 +176,11 @@ impl Error {
     /// Whether the connection under this failure is still in order: Postgres answered and goes on listening.
     fn spares_connection(&self) -> bool {
         if let Self::Statement { source, .. } = self {
-            let answered = source.as_database_error().is_some();
-            answered && !matches!(kind_of(source), Kind::Unavailable | Kind::Bug)
+            // A mistake in a statement is no reason to make a connection anew; one in what was prepared before is.
+            sqlstate(source).is_some_and(|code| {
+                let is_of_prepared = code.starts_with("26") || code == "42P05";
+                !is_of_prepared && kind_of_sqlstate(&code) != Kind::Unavailable
+            })
         } else {
             matches!(self, Self::Inconsistent { .. } | Self::Unstorable { .. })
         }

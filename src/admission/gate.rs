@@ -18,7 +18,7 @@ use crate::clock::Clock;
 ///
 /// The rule for its users: a task holds at most one permit of a gate. Two tasks that each hold one and wait for a
 /// second would wait for each other, so the second is refused ([`Overload::Nested`]). A permit counts for the task that
-/// acquired it, also when it was moved to another one. Outside of tasks nothing is checked.
+/// acquired it until it comes back or is handed over ([`Permit::hand_over`]). Outside of tasks nothing is checked.
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<Inner>);
 
@@ -63,7 +63,8 @@ pub struct Permit {
 impl Gate {
     /// A gate that nobody has come to.
     pub fn new(settings: Settings, clock: Clock) -> Self {
-        let scheduler = Scheduler::new(&settings, Caps::NONE, clock.now());
+        let caps = Caps { tenant: settings.tenant_max, ..Caps::NONE };
+        let scheduler = Scheduler::new(&settings, caps, clock.now());
         let holders = Vec::with_capacity(settings.capacity.min(1024));
         let state = Mutex::new(State { scheduler, holders, armed: None, idlers: 0 });
         Self(Arc::new(Inner { clock, state, earlier: Notify::new(), idle: Notify::new() }))
@@ -247,6 +248,13 @@ impl Inner {
 }
 
 impl State {
+    /// The task holds one permit less.
+    fn forget(&mut self, task: Option<task::Id>) {
+        if let Some(at) = self.holders.iter().position(|held| Some(*held) == task) {
+            self.holders.swap_remove(at);
+        }
+    }
+
     /// Whether the timer must be set to an earlier time; notes it if so.
     fn is_earlier(&mut self) -> bool {
         let next = self.scheduler.next_wake();
@@ -258,6 +266,14 @@ impl State {
     }
 }
 
+impl Permit {
+    /// The permit belongs to no task any more: its task is done with it and may acquire another one.
+    pub fn hand_over(&mut self) {
+        let task = self.task.take();
+        self.gate.state().forget(task);
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         let Some(grant) = self.grant.take() else {
@@ -265,9 +281,7 @@ impl Drop for Permit {
         };
         let task = self.task;
         self.gate.with(|state, now, wakes| {
-            if let Some(at) = state.holders.iter().position(|held| Some(*held) == task) {
-                state.holders.swap_remove(at);
-            }
+            state.forget(task);
             state.scheduler.release(grant, now, wakes);
         });
     }

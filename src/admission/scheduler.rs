@@ -338,10 +338,14 @@ impl<W> Scheduler<W> {
     }
 
     fn refuse_at_once(&mut self, reason: Overload, tier: usize) -> Arrival {
-        if reason == Overload::Closed {
-            self.counts.on_refusal(reason, tier);
-        } else {
-            self.count_refusal(reason, tier, self.seen);
+        match reason {
+            Overload::Closed | Overload::ZeroCapacity => {
+                self.counts.on_refusal(reason, tier);
+                self.window.on_turned_away(self.seen);
+            }
+            Overload::Queue | Overload::QueueFull | Overload::Deadline | Overload::Nested => {
+                self.count_refusal(reason, tier, self.seen);
+            }
         }
         Arrival::Refused(reason)
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 /// In how many steps the window moves.
 const BUCKETS: usize = 10;
+const BUCKETS_OF_WINDOW: u32 = 10;
 
 /// The window of one gate. All of it is O(1), and nothing is allocated.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ struct Bucket {
 
 impl Window {
     pub(super) fn new(length: Duration, now: Instant) -> Self {
-        let width = (length / 10).max(Duration::from_millis(1));
+        let width = (length / BUCKETS_OF_WINDOW).max(Duration::from_millis(1));
         let (ring, total) = ([Bucket::default(); BUCKETS], Bucket::default());
         let (ends, anchor) = (now + width, now);
         Self { ring, total, at: 0, ends, width, entered: 0, waiting: 0, anchor, stalled: None }
@@ -60,10 +61,21 @@ impl Window {
         self.record(wait, now);
     }
 
-    /// A permit was refused after `wait`.
+    /// A permit was refused after `wait`. A stall is as old as the window at most, and one that nobody saw for longer
+    /// than that is a new one.
     pub(super) fn on_refusal(&mut self, wait: Duration, now: Instant) {
+        self.turn(now);
+        if self.total.count == 0 && self.waiting == 0 {
+            self.stalled = None;
+        }
         let stalled = *self.stalled.get_or_insert(now);
-        self.record(wait.max(now.saturating_duration_since(stalled)), now);
+        let length = self.width * BUCKETS_OF_WINDOW;
+        self.record(wait.max(now.saturating_duration_since(stalled).min(length)), now);
+    }
+
+    /// Somebody was told at once that there are no permits. That is an outage, which is told elsewhere, and no wait.
+    pub(super) fn on_turned_away(&mut self, now: Instant) {
+        self.record(Duration::ZERO, now);
     }
 
     /// Somebody went away after `wait`; that says neither that permits are given nor that they are not.
@@ -163,10 +175,27 @@ mod tests {
         for second in 0..20 {
             window.on_refusal(Duration::ZERO, start + ms(1000 * second));
         }
-        assert!(window.mean(start + ms(19_000)) > ms(16_000));
+        assert_eq!(window.mean(start + ms(19_000)), ms(5_000), "as old as the window at most");
         window.on_grant(Duration::ZERO, start + ms(30_000));
         window.on_refusal(ms(7), start + ms(30_100));
         assert_eq!(window.mean(start + ms(30_100)), Duration::from_micros(3500), "it is over");
+    }
+
+    #[test]
+    fn one_refusal_after_a_quiet_hour_is_no_stall() {
+        let (mut window, start) = window();
+        window.on_refusal(ms(3), start);
+        window.on_refusal(ms(5), start + ms(3_600_000));
+        assert_eq!(window.mean(start + ms(3_600_000)), ms(5));
+    }
+
+    #[test]
+    fn an_outage_in_which_nobody_is_let_wait_is_no_wait() {
+        let (mut window, start) = window();
+        for second in 0..20 {
+            window.on_turned_away(start + ms(1000 * second));
+        }
+        assert_eq!(window.mean(start + ms(19_000)), Duration::ZERO);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 mod house;
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -137,8 +137,8 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     let pools = store::open(&config.store(), &mut means);
     let (interactive, background) = &pools;
     let directory = open_directory(&log, &supervisor, &config, (&clock, &mut rng)).await?;
-    let migrating = migrate(config.database.clone(), shape.clone(), clock.clone());
-    let ((), migrated) = tokio::join!(warm(&pools, clock.now() + DATABASE_MAX), migrating);
+    warm(&pools, &clock).await;
+    let migrated = migrate(background.database().1, shape.clone(), clock.clone()).await;
     let recalls = recall(&log, &shape, background, &clock).await;
     let node = NodeId::generate(clock.timestamp(), &mut rng);
     let opening = journal::Opening {
@@ -260,11 +260,20 @@ async fn open_directory(
     Ok(directory)
 }
 
-/// Waits until both pools have their least number of connections; a server starts without them all the same.
-async fn warm((interactive, background): &(Interactive, Background), deadline: Instant) {
-    let warm = tokio::join!(interactive.warm(deadline), background.warm(deadline));
-    if warm != (true, true) {
+/// Waits until both pools have their least number of connections, of the other database if the first has none; a server
+/// starts without them all the same.
+async fn warm((interactive, background): &(Interactive, Background), clock: &Clock) {
+    for is_last in [false, true] {
+        let deadline = clock.now() + DATABASE_MAX;
+        let warm = tokio::join!(interactive.warm(deadline), background.warm(deadline));
+        if warm == (true, true) {
+            return;
+        }
         warn!("the pools have no connections yet");
+        background.leave_primary();
+        if is_last || !background.has_failback() {
+            return;
+        }
     }
 }
 

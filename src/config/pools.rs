@@ -36,7 +36,12 @@ impl Reader<'_> {
     /// Bounds of the pool of requests and of the pool of background work; only the latter may have no connections.
     pub(super) fn pools(&mut self) -> (Limits, Limits) {
         let window = self.millis("DB_QUEUE_WINDOW_MS", 1_000..=600_000);
-        let interactive = self.limits(&INTERACTIVE, 1, Limits { window, ..Limits::INTERACTIVE });
+        let tenant_max = match self.size("POOL_TENANT_MAX", 0..=1_000) {
+            0 => usize::MAX,
+            most => most,
+        };
+        let usual = Limits { window, tenant_max, ..Limits::INTERACTIVE };
+        let interactive = self.limits(&INTERACTIVE, 1, usual);
         let background = self.limits(&BACKGROUND, 0, Limits { window, ..Limits::BACKGROUND });
         (interactive, background)
     }

@@ -140,6 +140,12 @@ pub const TABLE: &[Setting] = &[
         "how many of them are kept open, so that the first reader after a rest need not wait for one",
     ),
     plain(
+        "POOL_TENANT_MAX",
+        "connections",
+        "0",
+        "how many of them one tenant may use at a time; 0 for all: they are shared fairly once others want them",
+    ),
+    plain(
         "BACKGROUND_POOL_SIZE",
         "connections",
         "10",

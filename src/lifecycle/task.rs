@@ -95,11 +95,9 @@ impl Kind {
     /// How this task is stopped.
     pub const fn on_stop(self) -> OnStop {
         match self {
-            Self::Upkeep | Self::Directory | Self::Pool | Self::Janitor | Self::Follower => {
-                OnStop::Drop
-            }
+            Self::Upkeep | Self::Directory | Self::Janitor | Self::Follower => OnStop::Drop,
             Self::Snapshot => OnStop::Drain(Duration::from_secs(3)),
-            Self::Projection | Self::Writer => OnStop::Drain(Duration::from_secs(5)),
+            Self::Pool | Self::Projection | Self::Writer => OnStop::Drain(Duration::from_secs(5)),
             Self::Door => OnStop::Drain(Duration::from_secs(20)),
         }
     }

@@ -7,6 +7,8 @@ mod sight;
 use std::time::{Duration, Instant};
 
 use self::sight::Sight;
+use tokio::time::interval;
+
 use crate::clock::Clock;
 use crate::journal::Journal;
 use crate::journal::tail::STALL_MAX;
@@ -15,9 +17,7 @@ use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::readiness::pressure::{Decision, Pressure};
 use crate::readiness::{Board, Check, Lag};
-use crate::store::{
-    self, Background, Interactive, PgConnection, Target, checkpoints, pool, schema,
-};
+use crate::store::{self, Background, Interactive, PgConnection, checkpoints, pool, schema};
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -39,8 +39,6 @@ pub struct Watch {
     pub journal: Journal,
     /// The log's incarnation; checkpoints of another one say nothing.
     pub epoch: String,
-    /// The database, for a connection of its own.
-    pub database: Target,
     /// The pools, to be counted.
     pub pools: (Interactive, Background),
     /// The mean wait for a connection at which the server is not ready; zero for never.
@@ -59,17 +57,29 @@ impl Watch {
     /// # Errors
     /// Never.
     pub async fn run(self, stop: Stop) -> Result<(), Never> {
-        let (mut own, mut pressure) = (None, Pressure::new(self.wait_limit));
-        loop {
-            self.look_at_log();
-            self.look_at_memory();
-            self.look_at_pool(&mut pressure);
-            own = self.look_at_database(own).await;
-            tokio::select! {
-                () = stop.requested() => return Ok(()),
-                () = tokio::time::sleep(INTERVAL) => {}
+        let mut pressure = Pressure::new(self.wait_limit);
+        let mut tick = interval(INTERVAL);
+        let looking = async {
+            while !stop.is_requested() {
+                tick.tick().await;
+                self.look_at_log();
+                self.look_at_memory();
+                self.look_at_pool(&mut pressure);
             }
+        };
+        // Apart, because it waits for Postgres, and the others are to see in time what that does.
+        let asking = async {
+            let mut own = None;
+            while !stop.is_requested() {
+                own = self.look_at_database(own).await;
+                tokio::time::sleep(INTERVAL).await;
+            }
+        };
+        tokio::select! {
+            () = stop.requested() => {}
+            () = async { tokio::join!(looking, asking); } => {}
         }
+        Ok(())
     }
 
     fn look_at_log(&self) {
@@ -95,7 +105,10 @@ impl Watch {
             gauges.queue_bytes.set(float(queued));
         }
         Sight::of(&self.pools.0.status()).note(&self.metrics.interactive);
-        Sight::of(&self.pools.1.status()).note(&self.metrics.background);
+        // One pool for both kinds of work is shown once.
+        if !self.pools.1.is(&self.pools.0) {
+            Sight::of(&self.pools.1.status()).note(&self.metrics.background);
+        }
         self.note_lag();
     }
 
@@ -126,7 +139,7 @@ impl Watch {
         }
     }
 
-    async fn look_at_database(&self, own: Option<PgConnection>) -> Option<PgConnection> {
+    async fn look_at_database(&self, own: Option<Own>) -> Option<Own> {
         let now = self.clock.now();
         let Some((conn, pending)) = self.ask(own, now + LOOK_MAX).await else {
             self.board.fail(Check::Database, "Postgres does not answer", self.clock.now());
@@ -142,16 +155,13 @@ impl Watch {
     }
 
     /// How many migrations are pending, on a connection that is kept as long as it works.
-    async fn ask(
-        &self,
-        own: Option<PgConnection>,
-        deadline: Instant,
-    ) -> Option<(PgConnection, usize)> {
+    async fn ask(&self, own: Option<Own>, deadline: Instant) -> Option<(Own, usize)> {
+        let (choice, database) = self.pools.1.database();
         let mut conn = match own {
-            Some(conn) => conn,
-            None => self.database.connect("forebay watch", LOOK_MAX, deadline).await.ok()?,
+            Some(own) if own.choice == choice => own.conn,
+            Some(_) | None => database.connect("watch", LOOK_MAX, deadline).await.ok()?,
         };
-        let asking = self.database.perform(&mut conn, async |conn| {
+        let asking = database.perform(&mut conn, async |conn| {
             let pending = schema::pending(conn).await?;
             // A node that projects nothing would not hear of the others' checkpoints otherwise.
             let found = if pending == 0 { checkpoints::read_all(conn).await? } else { vec![] };
@@ -163,8 +173,14 @@ impl Watch {
             let of_this = tails.filter(|t| t.partition().number() == checkpoint.partition);
             of_this.for_each(|tail| tail.note_checkpoint(checkpoint.position));
         }
-        Some((conn, pending))
+        Some((Own { choice, conn }, pending))
     }
+}
+
+/// The watch's own connection, and for which choice of the database it was made.
+struct Own {
+    choice: u64,
+    conn: PgConnection,
 }
 
 /// The mean wait for a connection of the pool.

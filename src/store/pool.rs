@@ -17,7 +17,9 @@ mod supply;
 mod switch;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -34,9 +36,10 @@ pub use self::lease::Lease;
 use self::retire::Farewell;
 pub use self::settings::{Limits, Means, Settings};
 use self::slot::{Fit, Sight, Slot};
-use super::Error;
 use super::session::Opening;
+use super::session::detector::Detector;
 use super::session::failback::Endpoints;
+use super::{Error, Target};
 use crate::admission::{Gate, Overload, Permit, Tag};
 use crate::clock::Clock;
 use crate::lifecycle::{Kind, Supervisor};
@@ -49,16 +52,32 @@ const PING_TIMEOUT: Duration = Duration::from_millis(250);
 /// A wait that was cut off earlier than this says something about its deadline, nothing about Postgres.
 const STALL: Duration = Duration::from_millis(250);
 
+/// How long an acquirer hopes for a connection when there is none. To make one takes some 10 ms, and a token of the
+/// bucket 200 ms at most; who waits for longer than a wait in a calm queue is better told.
+const REFILL_MAX: Duration = Duration::from_millis(100);
+
 /// How often a permit is given back and asked for anew because the connection behind it was closed meanwhile.
 const RACES_MAX: usize = 2;
 
-/// The pool of reads that somebody waits for. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Interactive(Arc<Pool>);
+/// A pool for one kind of work. Cheap to clone.
+pub struct Guarded<K> {
+    pool: Arc<Pool>,
+    kind: PhantomData<fn() -> K>,
+}
 
-/// The pool of projection and upkeep: its work cannot take a reader's connection. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Background(Arc<Pool>);
+/// Reads that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum Reads {}
+
+/// Projection and upkeep.
+#[derive(Clone, Copy, Debug)]
+pub enum Upkeep {}
+
+/// The pool of reads that somebody waits for.
+pub type Interactive = Guarded<Reads>;
+
+/// The pool of projection and upkeep: its work cannot take a reader's connection.
+pub type Background = Guarded<Upkeep>;
 
 /// Both pools, with the tasks that keep them. Nothing is connected yet: a server starts while Postgres is away.
 pub fn open(settings: &Settings, means: &mut Means) -> (Interactive, Background) {
@@ -86,50 +105,79 @@ pub fn open(settings: &Settings, means: &mut Means) -> (Interactive, Background)
             .supervisor
             .supervise(Kind::Pool, "failback", move |stop| switch::run(pools.clone(), stop));
     }
-    (Interactive(interactive), Background(background))
+    (Guarded::new(interactive), Guarded::new(background))
 }
 
-/// The calls that both pools have alike.
-macro_rules! guarded {
-    ($pool:ident) => {
-        impl $pool {
-            /// A connection for one or a few operations.
-            ///
-            /// Cancel safe: permit and connection are given back. One task holds at most one lease of a pool.
-            ///
-            /// # Errors
-            /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be
-            /// expected.
-            pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
-                Pool::acquire(&self.0, tag, deadline).await
-            }
+impl<K> Guarded<K> {
+    /// A connection for one or a few operations.
+    ///
+    /// Cancel safe: permit and connection are given back. One task holds at most one lease of a pool.
+    ///
+    /// # Errors
+    /// [`Error`] of a retryable kind when there is none to be had before the deadline; at once when none can be expected.
+    pub async fn acquire(&self, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
+        Pool::acquire(&self.pool, tag, deadline).await
+    }
 
-            /// Waits until the pool has its least number of connections, and says whether it has them.
-            pub async fn warm(&self, deadline: Instant) -> bool {
-                self.0.warm(deadline).await
-            }
+    /// Waits until the pool has its least number of connections, and says whether it has them.
+    pub async fn warm(&self, deadline: Instant) -> bool {
+        self.pool.warm(deadline).await
+    }
 
-            /// Uses the primary database again, if it is ready, without waiting for it to prove itself.
-            pub fn return_to_primary(&self) {
-                self.0.endpoints.request_primary();
-            }
+    /// The database that is used now, with the number of that choice.
+    pub fn database(&self) -> (u64, Target) {
+        self.pool.endpoints.current()
+    }
 
-            /// What is going on.
-            pub fn status(&self) -> Status {
-                self.0.status()
-            }
+    /// Whether there is another database.
+    pub fn has_failback(&self) -> bool {
+        self.pool.endpoints.are_two()
+    }
 
-            /// Refuses everybody from here on, waits for the leases that are out, and closes every connection; at the
-            /// deadline without waiting. Whatever is given back later is closed too.
-            pub async fn close(&self, deadline: Instant) {
-                self.0.close(deadline).await;
-            }
-        }
-    };
+    /// Uses the other database, if there is one and it takes connections: for a server that starts without the primary.
+    pub fn leave_primary(&self) {
+        self.pool.endpoints.decide(Detector::on_absence);
+    }
+
+    /// Uses the primary database again, if it is ready, without waiting for it to prove itself.
+    pub fn return_to_primary(&self) {
+        self.pool.endpoints.decide(Detector::on_request);
+    }
+
+    /// Whether this is one pool with the other.
+    pub fn is<L>(&self, other: &Guarded<L>) -> bool {
+        Arc::ptr_eq(&self.pool, &other.pool)
+    }
+
+    /// What is going on.
+    pub fn status(&self) -> Status {
+        self.pool.status()
+    }
+
+    /// Refuses everybody from here on, waits for the leases that are out, and closes every connection; at the deadline
+    /// without waiting. Whatever is given back later is closed too.
+    pub async fn close(&self, deadline: Instant) {
+        self.pool.close(deadline).await;
+    }
 }
 
-guarded!(Interactive);
-guarded!(Background);
+impl<K> Clone for Guarded<K> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.pool))
+    }
+}
+
+impl<K> fmt::Debug for Guarded<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pool.fmt(f)
+    }
+}
+
+impl<K> Guarded<K> {
+    fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, kind: PhantomData }
+    }
+}
 
 struct Pool {
     name: &'static str,
@@ -141,6 +189,10 @@ struct Pool {
     gate: Gate,
     /// Idle connections. The last one in is the first one out, so that what is not needed grows old and is seen to be so.
     bag: Bag<Slot>,
+    /// Held while somebody looks into the bag: the sweep takes everything out of it for a moment.
+    looking: Mutex<()>,
+    /// Those who wait for the first connection after there was none.
+    hoping: AtomicUsize,
     endpoints: Endpoints,
     cancels: Arc<Cancels>,
     census: Mutex<Census>,
@@ -169,18 +221,34 @@ impl Pool {
 
     async fn try_acquire(pool: &Arc<Self>, tag: Tag, deadline: Instant) -> Result<Lease, Error> {
         for _ in 0..RACES_MAX {
-            let permit = pool.permit(tag, deadline).await.map_err(|source| pool.refused(source))?;
-            if let Some(lease) = Self::lease(pool, permit, deadline).await {
+            let permit = match pool.permit(tag, deadline).await {
+                Err(Overload::ZeroCapacity) if pool.is_refilled(deadline).await => continue,
+                permit => permit.map_err(|source| pool.refused(source))?,
+            };
+            if let Some(lease) = Self::lease(pool, permit, deadline).await? {
                 return Ok(lease);
             }
         }
         Err(pool.refused(Overload::ZeroCapacity))
     }
 
+    /// Waits a little for the first connection when there is none but nothing says that none can be made: one was just
+    /// lost, or is being renewed.
+    async fn is_refilled(&self, deadline: Instant) -> bool {
+        if self.census().supply.is_failing() || self.gate.is_closed() {
+            return false;
+        }
+        let Some(_hope) = Hope::take(&self.hoping, self.limits.waiters) else { return false };
+        let until = deadline.min(self.clock.now() + REFILL_MAX);
+        let mut sizes = self.sizes.subscribe();
+        let refilled = sizes.wait_for(|sizes| sizes.live > 0);
+        tokio::time::timeout_at(until.into(), refilled).await.is_ok_and(|seen| seen.is_ok())
+    }
+
     fn refused(&self, source: Overload) -> Error {
         // Whoever finds no connection because none can be made has found out that Postgres is away.
         if source == Overload::ZeroCapacity && self.census().supply.is_failing() {
-            self.note_outcome(true);
+            self.note_outcome(self.endpoints.generation(), true);
         }
         Error::Refused { pool: self.name, source }
     }
@@ -196,34 +264,42 @@ impl Pool {
     }
 
     /// The lease of an idle connection that can be trusted; `None` if they were all closed since the permit was given.
-    async fn lease(pool: &Arc<Self>, permit: Permit, deadline: Instant) -> Option<Lease> {
+    async fn lease(
+        pool: &Arc<Self>,
+        permit: Permit,
+        deadline: Instant,
+    ) -> Result<Option<Lease>, Error> {
         let mut permit = Some(permit);
-        while let Some(slot) = pool.take_idle().await {
-            match slot.fit(pool.sight()) {
-                Fit::Ready => return Some(Lease::new(Arc::clone(pool), slot, permit.take()?)),
-                Fit::Retire => pool.retire(slot, Farewell::Close),
-                Fit::Ask => {
-                    let mut lease = Lease::new(Arc::clone(pool), slot, permit.take()?);
-                    let until = deadline.min(pool.clock.now() + PING_TIMEOUT);
-                    if lease.ask(until).await.is_ok() {
-                        return Some(lease);
-                    }
-                    permit = lease.give_up();
-                }
+        while let Some(slot) = pool.take_idle() {
+            let fit = slot.fit(pool.sight());
+            if fit == Fit::Retire {
+                pool.retire(slot, Farewell::Close);
+                continue;
+            }
+            let Some(held) = permit.take() else { break };
+            let mut lease = Lease::new(Arc::clone(pool), slot, held);
+            if fit == Fit::Ready {
+                return Ok(Some(lease));
+            }
+            let patience = pool.clock.now() + PING_TIMEOUT;
+            match lease.ask(deadline.min(patience)).await {
+                Ok(()) => return Ok(Some(lease)),
+                // It had no time to answer, so it is not at fault.
+                Err(error @ Error::Deadline { .. }) if deadline < patience => return Err(error),
+                Err(_) => permit = lease.give_up(),
             }
         }
-        None
+        Ok(None)
     }
 
-    /// The connection that was used last. The sweep of idle connections takes them all out for some microseconds.
-    async fn take_idle(&self) -> Option<Object<Slot>> {
-        for _ in 0..SWEEP_YIELDS {
-            if let Ok(slot) = self.bag.try_get() {
-                return Some(slot);
-            }
-            tokio::task::yield_now().await;
-        }
+    /// The connection that was used last.
+    fn take_idle(&self) -> Option<Object<Slot>> {
+        let _looking = self.look();
         self.bag.try_get().ok()
+    }
+
+    fn look(&self) -> MutexGuard<'_, ()> {
+        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sight(&self) -> Sight {
@@ -232,9 +308,10 @@ impl Pool {
     }
 
     fn give_back(self: &Arc<Self>, mut slot: Object<Slot>) {
-        slot.idle_since = self.clock.now();
+        let now = self.clock.now();
+        slot.idle_since = now;
         let is_former = slot.generation != self.endpoints.generation();
-        if is_former || self.gate.is_closed() {
+        if is_former || self.gate.is_closed() || self.may_renew(&slot, now) {
             self.retire(slot, Farewell::Close);
         }
     }
@@ -243,9 +320,9 @@ impl Pool {
         self.census().broke_at = Some(self.clock.now());
     }
 
-    /// Tells who chooses between the endpoints what came of an operation.
-    fn note_outcome(&self, is_infrastructure_failure: bool) {
-        self.endpoints.note(is_infrastructure_failure, self.clock.now());
+    /// Tells who chooses between the endpoints what came of an operation on a connection of this choice.
+    fn note_outcome(&self, generation: u64, is_infrastructure_failure: bool) {
+        self.endpoints.note(generation, is_infrastructure_failure, self.clock.now());
     }
 
     fn count(&self, count: impl FnOnce(&mut Totals)) {
@@ -262,8 +339,23 @@ impl Pool {
     }
 }
 
-/// How often an acquirer that finds no connection steps aside for a sweep.
-const SWEEP_YIELDS: usize = 3;
+/// A place among those who hope, given up on drop.
+struct Hope<'p>(&'p AtomicUsize);
+
+impl<'p> Hope<'p> {
+    fn take(hoping: &'p AtomicUsize, most: usize) -> Option<Self> {
+        let taken = hoping.try_update(Ordering::Relaxed, Ordering::Relaxed, |hoping| {
+            (hoping < most).then(|| hoping + 1)
+        });
+        taken.ok().map(|_before| Self(hoping))
+    }
+}
+
+impl Drop for Hope<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

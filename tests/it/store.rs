@@ -49,6 +49,10 @@ async fn pools(target: &Target, connections: usize) -> (Interactive, Background)
 }
 
 fn cold_pools(target: &Target, connections: usize) -> (Interactive, Background) {
+    open_with(target, connections, &mut means())
+}
+
+fn open_with(target: &Target, connections: usize, means: &mut Means) -> (Interactive, Background) {
     let connections_min = connections.min(Limits::INTERACTIVE.connections_min);
     let limits = Limits { connections, connections_min, ..Limits::INTERACTIVE };
     let settings = Settings {
@@ -57,7 +61,7 @@ fn cold_pools(target: &Target, connections: usize) -> (Interactive, Background) 
         interactive: limits,
         background: limits,
     };
-    open(&settings, &mut means())
+    open(&settings, means)
 }
 
 fn means() -> Means {

@@ -11,7 +11,15 @@ const CLASS: Tag = Origin::system(Source::Projector).at(Priority::High);
 fn gate(capacity: usize, waiters_max: usize) -> Gate {
     let (target, interval) = (Duration::from_millis(50), Duration::from_secs(1));
     let window = Duration::from_secs(5);
-    let settings = Settings { capacity, waiters_max, target, interval, window, reserved: None };
+    let settings = Settings {
+        capacity,
+        waiters_max,
+        target,
+        interval,
+        window,
+        tenant_max: usize::MAX,
+        reserved: None,
+    };
     Gate::new(settings, Clock::system())
 }
 

@@ -20,6 +20,8 @@ pub(super) fn settings(capacity: usize) -> Settings {
         target: ms(50),
         interval: ms(1000),
         window: ms(5000),
+
+        tenant_max: usize::MAX,
         reserved: None,
     }
 }

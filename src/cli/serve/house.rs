@@ -49,13 +49,13 @@ impl House<'_> {
             database: self.background.clone(),
             clock: self.clock.clone(),
         };
-        let (database, shape) = (self.config.database.clone(), self.shape.clone());
+        let (database, shape) = (self.background.clone(), self.shape.clone());
         let (board, clock) = (self.board.clone(), self.clock.clone());
         let mut done = migrated;
         self.supervisor.supervise(Kind::Pool, "migration", move |_stop| {
             let is_done = std::mem::replace(&mut done, false);
             let (board, at) = (board.clone(), clock.clone());
-            let migrating = migrate(database.clone(), shape.clone(), clock.clone());
+            let migrating = migrate(database.database().1, shape.clone(), clock.clone());
             async move {
                 if is_done || migrating.await {
                     board.pass(Check::Migrations, at.now());
@@ -167,7 +167,6 @@ impl House<'_> {
             log: self.log.clone(),
             journal: self.journal.clone(),
             epoch: self.shape.epoch.clone(),
-            database: self.config.database.clone(),
             pools: (interactive, self.background.clone()),
             wait_limit: self.config.ready_wait,
             board: self.board.clone(),

@@ -67,36 +67,37 @@ impl Cancels {
         let deadline = now + CANCEL_MAX;
         let asking = async {
             let _place = self.places.acquire().await.ok()?;
-            let (generation, mut conn) = self.connection(endpoints, deadline).await?;
-            let found = signal(&mut conn, backend).await.ok()?;
-            self.idle().push((generation, conn));
-            Some(if found { Cancelled::Delivered } else { Cancelled::Gone })
+            let (generation, target) = endpoints.current();
+            // One that has rested may have been lost meanwhile; a fresh one tells.
+            if let Some(conn) = self.take_idle(generation)
+                && let Some(found) = self.ask(generation, conn, backend).await
+            {
+                return Some(found);
+            }
+            let conn = target.connect("cancel", STATEMENT_MAX, deadline).await.ok()?;
+            self.ask(generation, conn, backend).await
         };
         timeout_at(deadline.into(), asking).await.ok().flatten().unwrap_or(Cancelled::Unknown)
     }
 
-    async fn connection(
+    /// `None` when the connection is lost. Not known then whether the server was told; to tell it twice does no harm,
+    /// because nobody uses the session meanwhile.
+    async fn ask(
         &self,
-        endpoints: &Endpoints,
-        deadline: Instant,
-    ) -> Option<(u64, PgConnection)> {
-        let (generation, target) = endpoints.current();
-        while let Some((made_for, conn)) = self.take_idle() {
-            if made_for == generation {
-                return Some((made_for, conn));
-            }
-        }
-        let connected = target.connect("cancel", STATEMENT_MAX, deadline).await;
-        connected.ok().map(|conn| (generation, conn))
+        generation: u64,
+        mut conn: PgConnection,
+        backend: Backend,
+    ) -> Option<Cancelled> {
+        let found = signal(&mut conn, backend).await.ok()?;
+        self.idle().push((generation, conn));
+        Some(if found { Cancelled::Delivered } else { Cancelled::Gone })
     }
 
-    fn take_idle(&self) -> Option<(u64, PgConnection)> {
-        self.idle().pop()
-    }
-
-    pub(super) fn close(&self) {
-        self.places.close();
-        self.idle().clear();
+    /// An idle connection to the endpoint of this choice; those of others are closed.
+    fn take_idle(&self, generation: u64) -> Option<PgConnection> {
+        let mut idle = self.idle();
+        idle.retain(|(made_for, _)| *made_for == generation);
+        idle.pop().map(|(_, conn)| conn)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<(u64, PgConnection)>> {

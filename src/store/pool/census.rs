@@ -27,6 +27,8 @@ pub(super) struct Census {
     pub(super) totals: Totals,
     pub(super) supply: Supply,
     pub(super) closings: Bucket,
+    /// Whether the last connection is past its time and waits for another one.
+    pub(super) renews: bool,
     /// When a connection last broke. Those that were idle then are asked before they are used.
     pub(super) broke_at: Option<Instant>,
 }
@@ -85,6 +87,7 @@ impl Census {
             totals: Totals::default(),
             supply: Supply::new(now),
             closings: Bucket::new(CLOSINGS_PER_SECOND, CLOSINGS_BURST, now),
+            renews: false,
             broke_at: None,
         }
     }
@@ -111,6 +114,7 @@ impl Pool {
             in_use: gate.in_use,
             waiting: gate.waiting,
             bounds: (self.limits.least(), self.limits.connections),
+            renews: census.renews,
         }
     }
 

@@ -49,7 +49,11 @@ enum Drained {
 }
 
 /// Clears the connection in a task of its own; without a runtime it is closed.
-pub(super) fn start(pool: &Arc<Pool>, slot: Object<Slot>, permit: Option<Permit>) {
+pub(super) fn start(pool: &Arc<Pool>, slot: Object<Slot>, mut permit: Option<Permit>) {
+    // Whoever was served over this connection may ask for the next one meanwhile.
+    if let Some(permit) = permit.as_mut() {
+        permit.hand_over();
+    }
     let mut ward = Ward { pool: Arc::clone(pool), slot: Some(slot) };
     if tokio::runtime::Handle::try_current().is_err() {
         return;
@@ -78,6 +82,7 @@ impl Ward {
     fn give_back(&mut self) {
         if let Some(mut slot) = self.slot.take() {
             slot.dirty = false;
+            self.pool.note_outcome(slot.generation, false);
             self.pool.give_back(slot);
         }
     }
@@ -88,6 +93,9 @@ impl Ward {
             warn!(db.pid = pid, "a connection of the {} pool does not come free", self.pool.name);
         }
         self.pool.note_broken();
+        if let Some(slot) = self.slot.as_ref() {
+            self.pool.note_outcome(slot.generation, true);
+        }
     }
 }
 
@@ -100,7 +108,9 @@ impl Drop for Ward {
 }
 
 async fn clear(pool: &Pool, slot: &mut Slot) -> Result<(), Spoiled> {
-    let backend = slot.backend;
+    // Whoever is asked to cancel must be the server on which it runs.
+    let is_current = slot.generation == pool.endpoints.generation();
+    let backend = slot.backend.filter(|_| is_current);
     let conn = slot.conn.as_mut().ok_or(Spoiled::Broken)?;
     if matches!(drain(conn, GRACE).await?, Drained::NotYet) {
         let backend = match (pool.endpoints.topology(), backend) {

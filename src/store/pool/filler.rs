@@ -3,6 +3,7 @@
 //! Does not decide when one is made; the supply does.
 
 use std::convert::Infallible;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,7 @@ impl Pool {
                 target: limits.target,
                 interval: limits.interval,
                 window: limits.window,
+                tenant_max: limits.tenant_max,
                 reserved: writes
                     .then(|| (Class::System, (limits.connections / RESERVED_PART).max(1))),
             },
@@ -67,7 +69,10 @@ impl Pool {
             opening: endpoints.opening(limits.statement_timeout),
             writes,
             gate,
-            bag: Bag::new(limits.connections),
+            // Room for those that a switch has prepared beside those that it closes.
+            bag: Bag::new(limits.connections + limits.least()),
+            looking: Mutex::new(()),
+            hoping: AtomicUsize::new(0),
             endpoints: endpoints.clone(),
             cancels: Arc::clone(cancels),
             census: Mutex::new(Census::new(clock.now())),
@@ -127,7 +132,7 @@ impl Pool {
         let made = self.connect(generation, &target).await;
         drop(attempt);
         let now = self.clock.now();
-        self.endpoints.note(made.as_ref().is_err_and(Error::is_infrastructure), now);
+        self.note_outcome(generation, made.as_ref().is_err_and(Error::is_infrastructure));
         match made {
             Ok(slot) => {
                 if self.census().supply.is_failing() {
@@ -169,15 +174,19 @@ impl Pool {
         Ok(Slot::new(conn, backend, generation, (self.clock.now(), self.draw())))
     }
 
-    /// Takes a connection into the pool.
+    /// Takes a connection into the pool, unless it leads to the endpoint of a former choice.
     pub(super) fn add(self: &Arc<Self>, slot: Slot) {
-        // There is room: one attempt is under way at a time, and it begins only below the largest number.
-        if self.gate.is_closed() || self.bag.try_add(slot).is_err() {
+        if self.gate.is_closed() || slot.generation != self.endpoints.generation() {
             return;
         }
         self.recount(|census| {
-            census.live += 1;
-            census.totals.created += 1;
+            // Under the lock of the counts, so that nobody closes it before it is counted. There is always room: the
+            // filler stays below the largest number, and a switch adds the least number at most.
+            if self.bag.try_add(slot).is_ok() {
+                census.live += 1;
+                census.totals.created += 1;
+                census.renews = false;
+            }
         });
     }
 

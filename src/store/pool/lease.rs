@@ -90,18 +90,20 @@ impl Lease {
         let slot = self.slot.as_mut().filter(|slot| !slot.dirty).ok_or(Error::Lost)?;
         // Set before the first byte: if this future is dropped, the connection is cleared before anybody has it.
         slot.dirty = true;
+        let generation = slot.generation;
         let conn = slot.conn.as_mut().ok_or(Error::Lost)?;
         let started = self.pool.clock.now();
         let ended = timeout_at(deadline.into(), operation(conn)).await;
         let Ok(result) = ended else {
+            // Whether Postgres or the statement is at fault is found out when the connection is cleared.
             if self.pool.clock.now().saturating_duration_since(started) >= STALL {
                 self.pool.note_broken();
-                self.pool.note_outcome(true);
             }
             return Err(Error::Deadline { doing: "use Postgres" });
         };
         let spared = result.as_ref().err().is_none_or(Error::spares_connection);
-        self.pool.note_outcome(result.as_ref().err().is_some_and(Error::is_infrastructure));
+        let failed = result.as_ref().err().is_some_and(Error::is_infrastructure);
+        self.pool.note_outcome(generation, failed);
         if spared {
             // A transaction that was dropped open leaves a ROLLBACK unsent; such a connection still holds its locks.
             slot.dirty = conn.is_in_transaction() || conn.should_flush();
@@ -110,7 +112,6 @@ impl Lease {
             if let Some(slot) = self.slot.take() {
                 self.pool.retire(slot, Farewell::Drop);
             }
-            self.permit = None;
         }
         result
     }

@@ -49,33 +49,57 @@ impl Pool {
         }
     }
 
+    /// Whether a connection is past its time and may be closed now. The last one stays until there is another.
+    pub(super) fn may_renew(&self, slot: &Slot, now: Instant) -> bool {
+        if now < slot.retire_at {
+            return false;
+        }
+        let mut census = self.census();
+        census.renews = census.live == 1;
+        census.live > 1 && census.closings.try_take(now) == Decision::Taken
+    }
+
     /// Closes idle connections that are past their time, as far as the bucket allows.
     pub(super) fn sweep(self: &Arc<Self>) {
         let now = self.clock.now();
-        let mut idle = Vec::with_capacity(self.limits.connections);
-        while let Ok(slot) = self.bag.try_get() {
-            idle.push(slot);
-        }
-        let mut spare = self.census().live.saturating_sub(self.limits.least());
-        // The one that was idle longest came out of the bag last, and is looked at and put back first.
-        while let Some(slot) = idle.pop() {
-            let is_former = slot.generation != self.endpoints.generation();
-            let is_due = slot.is_due(now, spare > 0);
-            if is_former || (is_due && self.census().closings.try_take(now) == Decision::Taken) {
-                spare = spare.saturating_sub(1);
-                self.retire(slot, Farewell::Close);
+        let mut leaving = Vec::new();
+        {
+            let _looking = self.look();
+            let mut idle = Vec::with_capacity(self.limits.connections);
+            while let Ok(slot) = self.bag.try_get() {
+                idle.push(slot);
+            }
+            let mut spare = self.census().live.saturating_sub(self.limits.least());
+            // The one that was idle longest came out of the bag last, and is looked at and put back first.
+            while let Some(slot) = idle.pop() {
+                let is_former = slot.generation != self.endpoints.generation();
+                let is_unused = spare > 0 && slot.is_unused(now) && self.may_close(now);
+                if is_former || is_unused || self.may_renew(&slot, now) {
+                    spare = spare.saturating_sub(1);
+                    leaving.push(slot);
+                }
             }
         }
+        for slot in leaving {
+            self.retire(slot, Farewell::Close);
+        }
+        if self.census().renews {
+            self.demand.notify_one();
+        }
+    }
+
+    fn may_close(&self, now: Instant) -> bool {
+        self.census().closings.try_take(now) == Decision::Taken
     }
 
     /// See [`super::Interactive::close`].
     pub(super) async fn close(self: &Arc<Self>, deadline: Instant) {
         self.gate.close();
-        let _all_back: bool = self.gate.wait_idle(deadline).await;
+        let patience = deadline.checked_sub(GOODBYE_MAX).unwrap_or(deadline);
+        let _all_back: bool = self.gate.wait_idle(patience).await;
         while let Ok(slot) = self.bag.try_get() {
             self.retire(slot, Farewell::Close);
         }
-        self.cancels.close();
         let mut sizes = self.sizes.subscribe();
         drop(timeout_at(deadline.into(), sizes.wait_for(|sizes| sizes.retiring == 0)).await);
         self.bag.close();

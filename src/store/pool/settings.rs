@@ -28,6 +28,8 @@ pub struct Limits {
     pub interval: Duration,
     /// Over how long the mean wait is taken.
     pub window: Duration,
+    /// The most connections that one tenant may use at a time; [`usize::MAX`] for no bound but the pool's.
+    pub tenant_max: usize,
 }
 
 impl Limits {
@@ -41,6 +43,7 @@ impl Limits {
         target: Duration::from_millis(50),
         interval: Duration::from_secs(1),
         window: Duration::from_secs(5),
+        tenant_max: usize::MAX,
     };
 
     /// Projection, rebuild, verification. A few loops that take turns; nobody waits in a long queue.

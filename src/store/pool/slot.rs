@@ -90,10 +90,9 @@ impl Slot {
         judge(self.idle_since, sight)
     }
 
-    /// Whether it is to be closed when its turn has come. `spare` says that there are more than the least number.
-    pub(super) fn is_due(&self, now: Instant, spare: bool) -> bool {
-        now >= self.retire_at
-            || (spare && now.saturating_duration_since(self.idle_since) > IDLE_MAX)
+    /// Whether nobody has needed it for long.
+    pub(super) fn is_unused(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.idle_since) > IDLE_MAX
     }
 }
 

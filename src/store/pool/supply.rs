@@ -31,12 +31,17 @@ pub(super) struct Demand {
     pub(super) waiting: usize,
     /// The least and the largest number of connections.
     pub(super) bounds: (usize, usize),
+    /// Whether the only connection is past its time: it is closed when there is another.
+    pub(super) renews: bool,
 }
 
 impl Demand {
     /// Whether one more connection would be of use and is allowed.
     fn wants_more(self) -> bool {
         let (least, most) = self.bounds;
+        if self.renews && self.live == 1 {
+            return true;
+        }
         let target = (self.in_use + self.waiting).clamp(least, most);
         self.live < target && self.live + self.retiring < most
     }
@@ -113,7 +118,8 @@ mod tests {
     use super::*;
     use crate::clock::test_start;
 
-    const CALM: Demand = Demand { live: 2, retiring: 0, in_use: 1, waiting: 0, bounds: (2, 10) };
+    const CALM: Demand =
+        Demand { live: 2, retiring: 0, in_use: 1, waiting: 0, bounds: (2, 10), renews: false };
 
     #[test]
     fn a_pool_grows_with_what_is_asked_of_it_up_to_its_bounds() {
@@ -128,6 +134,10 @@ mod tests {
             // What is being closed counts at the server.
             (Demand { live: 8, retiring: 2, in_use: 8, waiting: 5, ..CALM }, false),
             (Demand { live: 0, in_use: 0, bounds: (0, 0), ..CALM }, false),
+            // The only one is renewed by making another first.
+            (Demand { live: 1, in_use: 1, bounds: (1, 1), ..CALM }, false),
+            (Demand { live: 1, in_use: 1, bounds: (1, 1), renews: true, ..CALM }, true),
+            (Demand { live: 2, in_use: 1, bounds: (1, 1), renews: true, ..CALM }, false),
         ] {
             assert_eq!(demand.wants_more(), more, "{demand:?}");
         }

@@ -24,6 +24,8 @@ const PROBE_MAX: Duration = Duration::from_secs(2);
 pub(super) async fn run(pools: Vec<Arc<Pool>>, stop: Stop) -> Result<(), Infallible> {
     let Some(first) = pools.first() else { return Ok(()) };
     let (endpoints, clock) = (&first.endpoints, &first.clock);
+    // What this task was preparing when it failed, if it did, is given up.
+    endpoints.give_up_preparing(clock.now());
     loop {
         let decision = tokio::select! {
             () = stop.requested() => return Ok(()),
@@ -68,7 +70,7 @@ async fn prepare(pools: &[Arc<Pool>], to: Endpoint) {
             Err(error) => {
                 let error = chain(&error);
                 warn!(error, "the {} database cannot be used either", name(to));
-                pool.endpoints.stay(pool.clock.now());
+                pool.endpoints.give_up_preparing(pool.clock.now());
                 return;
             }
         }
@@ -112,9 +114,9 @@ impl Pool {
     fn turn(self: &Arc<Self>, slots: Vec<Slot>) {
         self.count(|totals| totals.failbacks += 1);
         self.census().supply.on_connected();
-        self.sweep();
         for slot in slots {
             self.add(slot);
         }
+        self.sweep();
     }
 }

@@ -200,6 +200,14 @@ impl Detector {
         if is_back && self.may_turn(now) { self.prepare(Endpoint::Primary) } else { Decision::Stay }
     }
 
+    /// The server started, and the primary was not there. Nobody has been served by it yet, so nothing is waited for.
+    pub(in crate::store) fn on_absence(&mut self) -> Decision {
+        if self.active == Endpoint::Failback || self.preparing.is_some() {
+            return Decision::Stay;
+        }
+        self.prepare(Endpoint::Failback)
+    }
+
     /// An operator wants requests to return to the primary. That waits for no cool-down: a person answers for it.
     pub(in crate::store) fn on_request(&mut self) -> Decision {
         if self.active == Endpoint::Primary || self.preparing.is_some() {

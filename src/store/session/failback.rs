@@ -85,8 +85,14 @@ impl Endpoints {
     }
 
     /// An operation ended: with a failure that says that the endpoint is not in order, or with anything else.
-    pub(in crate::store) fn note(&self, is_infrastructure_failure: bool, now: Instant) {
-        if !self.are_two() {
+    /// What comes from a former choice says nothing of the present one.
+    pub(in crate::store) fn note(
+        &self,
+        generation: u64,
+        is_infrastructure_failure: bool,
+        now: Instant,
+    ) {
+        if !self.are_two() || generation != self.generation() {
             return;
         }
         let outcome =
@@ -94,13 +100,11 @@ impl Endpoints {
         self.decide(|detector| detector.on_outcome(outcome, now));
     }
 
-    /// An operator wants the primary to be used again.
-    pub(in crate::store) fn request_primary(&self) {
-        self.decide(Detector::on_request);
-    }
-
     /// Lets the detector decide. What is not to be left alone is left for [`Endpoints::decision`].
     pub(in crate::store) fn decide(&self, ask: impl FnOnce(&mut Detector) -> Decision) {
+        if !self.are_two() {
+            return;
+        }
         let mut choice = self.choice();
         let decision = ask(&mut choice.detector);
         if let Decision::Switch { .. } = decision {
@@ -112,8 +116,8 @@ impl Endpoints {
         }
     }
 
-    /// The preparations failed; everything stays as it is.
-    pub(in crate::store) fn stay(&self, now: Instant) {
+    /// The preparations, if there are any, failed; everything stays as it is.
+    pub(in crate::store) fn give_up_preparing(&self, now: Instant) {
         self.choice().detector.on_prepare_failed(now);
     }
 

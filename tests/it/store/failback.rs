@@ -21,7 +21,8 @@ async fn requests_go_to_the_other_database_when_the_first_is_gone_and_return_whe
     let settings = Settings {
         target: at(&first),
         failback: Some(at(&second)),
-        interactive: Limits { connections: 4, ..Limits::INTERACTIVE },
+        // Always full, so that what is prepared finds every place taken.
+        interactive: Limits { connections: 4, connections_min: 4, ..Limits::INTERACTIVE },
         background: Limits { connections: 4, ..Limits::BACKGROUND },
     };
     let (interactive, background) = open(&settings, &mut means());

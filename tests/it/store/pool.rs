@@ -145,15 +145,17 @@ async fn nobody_has_a_connection_without_a_permit() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_costs_nobody_a_wait() {
+async fn a_server_that_does_not_answer_costs_a_tenth_of_a_second() {
     // The kernel takes the connections; nobody ever reads from them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://u@{}/d?sslmode=disable", silent.local_addr().unwrap());
     let (pool, _) = cold_pools(&Target::parse(&url, Schema::default()).unwrap(), 2);
     assert!(!pool.warm(Instant::now() + Duration::from_millis(300)).await);
-    let error = pool.acquire(WISH, soon()).now_or_never().unwrap().unwrap_err();
+    let began = Instant::now();
+    let error = pool.acquire(WISH, soon()).await.unwrap_err();
     assert!(is_refused(&error, Overload::ZeroCapacity), "{error}");
     assert!(error.is_retryable());
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     assert_eq!(pool.status().creating, 1);
 }
 
@@ -184,4 +186,82 @@ async fn an_operation_can_run_in_a_spawned_task() {
             .await
     });
     assert_eq!(task.await.unwrap().unwrap().1, 2);
+}
+
+#[tokio::test]
+async fn a_task_that_gave_up_may_ask_again_while_its_connection_is_cleared() {
+    let (pool, _) = pools(&target().await, 2).await;
+    let task = tokio::spawn(async move {
+        for _ in 0..2 {
+            let mut lease = pool.acquire(WISH, soon()).await?;
+            let cut = lease.run(Instant::now() + Duration::from_millis(50), nap).await;
+            assert!(matches!(cut, Err(Error::Deadline { .. })), "{cut:?}");
+        }
+        let mut lease = pool.acquire(WISH, soon()).await?;
+        let nested = pool.acquire(WISH, soon()).await.unwrap_err();
+        assert!(is_refused(&nested, Overload::Nested), "{nested}");
+        assert!(!nested.is_retryable());
+        lease.run(soon(), backend).await
+    });
+    assert!(task.await.unwrap().unwrap() > 0);
+}
+
+#[tokio::test]
+async fn a_mistake_in_a_statement_costs_no_connection() {
+    let (pool, _) = pools(&target().await, 1).await;
+    let first = pid(&pool).await;
+    for sql in ["SELECT no_such_column", "SELECT * FROM no_such_table", "SELEC"] {
+        let mut lease = pool.acquire(WISH, soon()).await.unwrap();
+        let failed = lease.run(soon(), async |conn: &mut PgConnection| {
+            let failed = sqlx::query(sql).execute(conn).await;
+            failed.map(drop).map_err(|source| Error::Statement { doing: "err", source })
+        });
+        let failed = failed.await.unwrap_err();
+        assert_eq!(failed.kind(), forebay::store::Kind::Bug);
+    }
+    assert_eq!(pid(&pool).await, first);
+}
+
+#[tokio::test]
+async fn a_request_without_time_left_spoils_no_connection() {
+    let target = target().await;
+    let (pool, _) = pools(&target, 2).await;
+    let first = pid(&pool).await;
+    let mut lease = pool.acquire(WISH, soon()).await.unwrap();
+    // From here on idle connections are asked before they are used.
+    let end = "SELECT pg_terminate_backend(pg_backend_pid())";
+    let ended = lease.run(soon(), async |conn: &mut PgConnection| {
+        let ended = sqlx::query(end).execute(conn).await;
+        ended.map(drop).map_err(|source| Error::Statement { doing: "end", source })
+    });
+    assert!(ended.await.unwrap_err().is_retryable());
+    drop(lease);
+    eventually("there are two again", async || pool.status().idle == 2).await;
+    let lost = pool.status().totals.destroyed;
+    for _ in 0..5 {
+        drop(pool.acquire(WISH, Instant::now()).await);
+    }
+    eventually("all are back", async || pool.status().gate.in_use == 0).await;
+    assert_eq!(pool.status().totals.destroyed, lost);
+    assert!(pid(&pool).await != first || lost == 1);
+}
+
+#[tokio::test]
+async fn a_server_that_stops_takes_leave_of_postgres() {
+    let target = target().await;
+    let mut means = super::means();
+    let supervisor = means.supervisor.clone();
+    let (pool, _) = super::open_with(&target, 3, &mut means);
+    assert!(pool.warm(soon()).await);
+    let mut lease = pool.acquire(WISH, soon()).await.unwrap();
+    assert!(lease.run(soon(), nap).now_or_never().is_none());
+    drop(lease);
+    assert!(supervisor.drain().await, "everything ended by itself");
+    let mut watcher = super::session(&target).await;
+    let left = "SELECT COUNT(*) FROM pg_stat_activity
+        WHERE application_name LIKE 'forebay %active' AND datname = current_database()";
+    let left: i64 = sqlx::query_scalar(left).fetch_one(&mut watcher).await.unwrap();
+    assert_eq!(left, 0, "no session is left, and none runs on");
+    let closed = pool.acquire(WISH, soon()).await.unwrap_err();
+    assert!(is_refused(&closed, Overload::Closed), "{closed}");
 }
