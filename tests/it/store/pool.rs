@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use forebay::admission::Overload;
 use forebay::store::{Error, Interactive, PgConnection, Schema, Target};
 use futures_util::FutureExt;
+use tokio::time::timeout;
 
 use super::{cold_pools, pools, soon, target};
 use crate::world::{WISH, eventually};
@@ -76,10 +77,13 @@ async fn what_its_caller_dropped_is_cancelled_and_the_connection_goes_back() {
     let (pool, _) = pools(&target().await, 1).await;
     let first = pid(&pool).await;
     let mut lease = pool.acquire(WISH, soon()).await.unwrap();
-    assert!(lease.run(soon(), nap).now_or_never().is_none());
+    // Long enough for the statement to have begun.
+    let left = timeout(Duration::from_millis(100), lease.run(soon(), nap)).await;
+    assert!(left.is_err(), "its caller leaves");
     drop(lease);
     eventually("it is cleared", async || pool.status().gate.in_use == 0).await;
     assert_eq!(pid(&pool).await, first);
+    assert_eq!(pool.status().totals.cancels_sent, 1);
 }
 
 #[tokio::test]
@@ -254,7 +258,9 @@ async fn a_server_that_stops_takes_leave_of_postgres() {
     let (pool, _) = super::open_with(&target, 3, &mut means);
     assert!(pool.warm(soon()).await);
     let mut lease = pool.acquire(WISH, soon()).await.unwrap();
-    assert!(lease.run(soon(), nap).now_or_never().is_none());
+    // Long enough for the statement to have begun.
+    let left = timeout(Duration::from_millis(100), lease.run(soon(), nap)).await;
+    assert!(left.is_err(), "its caller leaves");
     drop(lease);
     assert!(supervisor.drain().await, "everything ended by itself");
     let mut watcher = super::session(&target).await;
