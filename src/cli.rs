@@ -92,7 +92,7 @@ enum Command {
     Rebuild(settings::Flags),
     /// Compare Postgres with the log; exit code 5 on a difference
     Verify(settings::Flags),
-    /// Measure sends over the network, or appends to the log, beside references
+    /// Measure sends, appends to the log, or the pool of database connections, beside references
     #[command(subcommand)]
     Bench(bench::Command),
     /// Print every setting with its value, unit, default and reason; exit code 64 when they are no configuration

@@ -228,14 +228,18 @@ impl Reader<'_> {
         let parsed = parse(&value);
         if parsed.is_none() {
             let unit = TABLE.iter().find(|row| row.name == name).map_or("", |row| row.unit);
+            let a_number =
+                matches!(unit, "connections" | "milliseconds" | "seconds" | "count" | "bytes");
+            let unit = if a_number { format!("a whole number ({unit})") } else { unit.to_owned() };
             self.add(name, format!("{value:?} is not {unit}"));
         }
         parsed
     }
 
     fn number(&mut self, name: &'static str, range: std::ops::RangeInclusive<u64>) -> u64 {
-        let number =
-            self.parse(name, |text| text.parse::<u64>().ok()).unwrap_or_else(|| *range.start());
+        let Some(number) = self.parse(name, |text| text.parse::<u64>().ok()) else {
+            return *range.start();
+        };
         if !range.contains(&number) {
             self.add(name, format!("{number} is not within {} to {}", range.start(), range.end()));
         }

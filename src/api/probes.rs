@@ -227,6 +227,11 @@ async fn return_to_primary(
 ) -> Result<Response, Problem> {
     let now = status.probes.clock.timestamp();
     status.doorkeeper.operator(request.headers(), now)?;
+    if !status.failback.has_other() {
+        return Err(Problem::not_found(
+            "There is no second database: DATABASE_FAILBACK_URL is not set.",
+        ));
+    }
     status.failback.return_to_primary();
     json(StatusCode::ACCEPTED, &DatabaseBody { database: status.failback.active().as_str() })
 }

@@ -160,7 +160,7 @@ impl House {
             let set = own.iter().find(|(set, _)| *set == name);
             set.map(|(_, value)| value.clone()).or_else(|| config::environment(name))
         };
-        let config = Config::read(&look_up)?;
+        let config = Config::read(&look_up).map_err(super::Failed::from)?;
         let server = serve::start(config, clock.clone(), super::seed()).await?;
         let (tenant_id, api_key) = demo_tenant(&server, before.as_ref(), clock).await?;
         let conversation_id = demo_conversation(&server, tenant_id, clock).await?;

@@ -129,6 +129,9 @@ pub(crate) async fn verify(config: &Config) -> anyhow::Result<()> {
     let log = Log::connect(config.log.clone()).await?;
     let shape = streams::shape(&log).await.map_err(refused)?;
     let clock = Clock::system();
+    // Says at once, and why, when there is no Postgres to ask.
+    let deadline = clock.now() + DATABASE_MAX;
+    drop(config.database.connect("verify", DATABASE_MAX, deadline).await?);
     let supervisor = Supervisor::new();
     let mut means = store::Means {
         clock: clock.clone(),

@@ -42,6 +42,11 @@ impl Reader<'_> {
         };
         let usual = Limits { window, tenant_max, ..Limits::INTERACTIVE };
         let interactive = self.limits(&INTERACTIVE, 1, usual);
+        let is_known = self.problems.iter().all(|problem| problem.name != INTERACTIVE.size);
+        if is_known && tenant_max != usize::MAX && tenant_max > interactive.connections {
+            let size = interactive.connections;
+            self.add("POOL_TENANT_MAX", format!("{tenant_max} is more than POOL_SIZE = {size}"));
+        }
         let background = self.limits(&BACKGROUND, 0, Limits { window, ..Limits::BACKGROUND });
         (interactive, background)
     }
@@ -68,7 +73,8 @@ impl Reader<'_> {
     fn connections_min(&mut self, names: &Names, connections: usize) -> usize {
         let is_own = (self.look_up)(names.min).is_some();
         let min = self.size(names.min, 1..=1_000);
-        if is_own && min > connections && connections > 0 {
+        let is_known = self.problems.iter().all(|problem| problem.name != names.size);
+        if is_own && is_known && min > connections && connections > 0 {
             self.add(names.min, format!("{min} is more than {} = {connections}", names.size));
         }
         min.min(connections)

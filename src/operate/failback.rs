@@ -38,6 +38,11 @@ impl Failback {
         if self.0.status().uses_failback { Active::Failback } else { Active::Primary }
     }
 
+    /// Whether there is another database at all.
+    pub fn has_other(&self) -> bool {
+        self.0.has_failback()
+    }
+
     /// Lets the pools return to the primary as soon as they have connections to it, if they are not there.
     ///
     /// Idempotent: a wish that is being carried out is not repeated.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use self::sight::Sight;
 use tokio::time::interval;
+use tracing::warn;
 
 use crate::clock::Clock;
 use crate::journal::Journal;
@@ -16,7 +17,7 @@ use crate::lifecycle::Stop;
 use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::readiness::pressure::{Decision, Pressure};
-use crate::readiness::{Board, Check, Lag};
+use crate::readiness::{Board, Check, Lag, View, verdict};
 use crate::store::{self, Background, Interactive, PgConnection, checkpoints, pool, schema};
 
 /// How often it looks.
@@ -58,6 +59,7 @@ impl Watch {
     /// Never.
     pub async fn run(self, stop: Stop) -> Result<(), Never> {
         let mut pressure = Pressure::new(self.wait_limit);
+        let mut was_ready = None;
         let mut tick = interval(INTERVAL);
         let looking = async {
             while !stop.is_requested() {
@@ -65,6 +67,7 @@ impl Watch {
                 self.look_at_log();
                 self.look_at_memory();
                 self.look_at_pool(&mut pressure);
+                self.tell_of_readiness(&mut was_ready);
             }
         };
         // Apart, because it waits for Postgres, and the others are to see in time what that does.
@@ -137,6 +140,27 @@ impl Watch {
                 self.board.fail(Check::Pool, "requests wait too long for a connection", now);
             }
         }
+    }
+
+    /// A line when a view turns: what load balancers do then is to be understood afterwards.
+    fn tell_of_readiness(&self, was: &mut Option<[bool; 2]>) {
+        let states = self.board.snapshot().states;
+        let reports = [View::All, View::Reads].map(|view| verdict::judge(&states, view, &[]));
+        let now = [reports[0].ready, reports[1].ready];
+        for ((report, name), before) in
+            reports.iter().zip(["all traffic", "reads"]).zip(was.unwrap_or([true, true]))
+        {
+            let failing = |line: &&verdict::Line| line.decides && line.state.failure.is_some();
+            match (before, report.ready, report.lines.iter().find(failing)) {
+                (true, false, Some(line)) if was.is_some() => {
+                    let why = line.state.failure.unwrap_or_default();
+                    warn!(check = line.check.name(), "not ready for {name}: {why}");
+                }
+                (false, true, _) => warn!("ready for {name} again"),
+                _ => {}
+            }
+        }
+        *was = Some(now);
     }
 
     async fn look_at_database(&self, own: Option<Own>) -> Option<Own> {

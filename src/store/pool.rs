@@ -119,7 +119,8 @@ impl<K> Guarded<K> {
         Pool::acquire(&self.pool, tag, deadline).await
     }
 
-    /// Waits until the pool has its least number of connections, and says whether it has them.
+    /// Waits until the pool has its least number of connections, or an attempt to make one failed, and says whether it has
+    /// them.
     pub async fn warm(&self, deadline: Instant) -> bool {
         self.pool.warm(deadline).await
     }

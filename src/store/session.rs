@@ -117,6 +117,15 @@ impl Target {
         Ok(Self { options, schema, topology: Topology::Direct })
     }
 
+    /// Where it is, for people: without user and password.
+    pub(super) fn place(&self) -> String {
+        let host = match self.options.get_socket() {
+            Some(socket) => socket.display().to_string(),
+            None => self.options.get_host().to_owned(),
+        };
+        format!("{host}:{}", self.options.get_port())
+    }
+
     /// The schema.
     pub fn schema(&self) -> &Schema {
         &self.schema

@@ -36,7 +36,7 @@ impl Shortage {
                 source,
                 suppressed,
                 error = %cause,
-                "Postgres cannot be had for {source}: {cause} ({suppressed} more since the last such line)"
+                "requests by {source} are answered without what only Postgres has"
             );
         }
     }

@@ -38,6 +38,8 @@ pub(super) struct Census {
 pub(super) struct Sizes {
     pub(super) live: usize,
     pub(super) retiring: usize,
+    /// Whether the last attempt to make a connection failed.
+    pub(super) is_failing: bool,
 }
 
 /// What has happened since the pool was opened.
@@ -98,7 +100,8 @@ impl Pool {
     pub(super) fn recount(&self, change: impl FnOnce(&mut Census)) {
         let mut census = self.census();
         change(&mut census);
-        let sizes = Sizes { live: census.live, retiring: census.retiring };
+        let is_failing = census.supply.is_failing();
+        let sizes = Sizes { live: census.live, retiring: census.retiring, is_failing };
         self.gate.resize(sizes.live);
         self.sizes.send_replace(sizes);
         drop(census);

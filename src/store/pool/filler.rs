@@ -12,10 +12,10 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use sqlx::PgConnection;
 use tokio::sync::{Notify, watch};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::cancel::Cancels;
-use super::census::Census;
+use super::census::{Census, Sizes};
 use super::slot::{Backend, Slot};
 use super::supply::Next;
 use super::{Limits, Means, Pool};
@@ -136,7 +136,8 @@ impl Pool {
         match made {
             Ok(slot) => {
                 if self.census().supply.is_failing() {
-                    info!("Postgres answers the {} pool again", self.name);
+                    // As loud as its beginning was: whoever saw the one is to see the other.
+                    warn!("Postgres answers the {} pool again", self.name);
                 }
                 self.census().supply.on_connected();
                 self.add(slot);
@@ -146,12 +147,15 @@ impl Pool {
                 let mut census = self.census();
                 if !census.supply.is_failing() {
                     let error = chain(&error);
+                    let place = target.place();
                     warn!(
                         error,
-                        "the {} pool cannot connect to Postgres and goes on trying", self.name
+                        "the {} pool cannot connect to Postgres at {place} and goes on trying",
+                        self.name
                     );
                 }
                 census.supply.on_failed(now, draw);
+                self.sizes.send_modify(|sizes| sizes.is_failing = true);
             }
         }
     }
@@ -192,8 +196,10 @@ impl Pool {
 
     pub(super) async fn warm(&self, deadline: Instant) -> bool {
         let mut sizes = self.sizes.subscribe();
-        let warm = sizes.wait_for(|sizes| sizes.live >= self.limits.least());
-        tokio::time::timeout_at(deadline.into(), warm).await.is_ok_and(|seen| seen.is_ok())
+        let is_decided = |sizes: &Sizes| sizes.live >= self.limits.least() || sizes.is_failing;
+        let warm = sizes.wait_for(is_decided);
+        let seen = tokio::time::timeout_at(deadline.into(), warm).await;
+        seen.is_ok_and(|seen| seen.is_ok_and(|sizes| sizes.live >= self.limits.least()))
     }
 }
 

@@ -26,6 +26,11 @@ pub(super) async fn run(pools: Vec<Arc<Pool>>, stop: Stop) -> Result<(), Infalli
     let (endpoints, clock) = (&first.endpoints, &first.clock);
     // What this task was preparing when it failed, if it did, is given up.
     endpoints.give_up_preparing(clock.now());
+    // Told now, because in the disaster it is too late to find out.
+    if let Err(error) = first.look_at_other().await {
+        let error = chain(&error);
+        warn!(error, "the failback database does not answer now");
+    }
     loop {
         let decision = tokio::select! {
             () = stop.requested() => return Ok(()),
@@ -96,6 +101,13 @@ fn name(endpoint: Endpoint) -> &'static str {
 }
 
 impl Pool {
+    /// Whether the other endpoint can be reached. That it only reads is in order, as long as it is not needed.
+    async fn look_at_other(&self) -> Result<(), Error> {
+        let deadline = self.clock.now() + PROBE_MAX;
+        let (_, target) = self.endpoints.other();
+        target.connect("probe", PROBE_MAX, deadline).await.map(drop)
+    }
+
     /// Connections to the other endpoint, as many as are kept when nobody asks for one.
     async fn open_spares(&self) -> Result<Vec<Slot>, Error> {
         let (generation, target) = self.endpoints.other();

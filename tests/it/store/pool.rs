@@ -263,11 +263,16 @@ async fn a_server_that_stops_takes_leave_of_postgres() {
     assert!(left.is_err(), "its caller leaves");
     drop(lease);
     assert!(supervisor.drain().await, "everything ended by itself");
+    let totals = pool.status().totals;
+    assert_eq!(totals.cancels_sent, 1, "what ran was ended, and not left to itself");
+    assert_eq!(totals.destroyed, totals.created);
     let mut watcher = super::session(&target).await;
     let left = "SELECT COUNT(*) FROM pg_stat_activity
         WHERE application_name LIKE 'forebay %active' AND datname = current_database()";
-    let left: i64 = sqlx::query_scalar(left).fetch_one(&mut watcher).await.unwrap();
-    assert_eq!(left, 0, "no session is left, and none runs on");
+    eventually("no session is left", async || {
+        sqlx::query_scalar::<_, i64>(left).fetch_one(&mut watcher).await.unwrap() == 0
+    })
+    .await;
     let closed = pool.acquire(WISH, soon()).await.unwrap_err();
     assert!(is_refused(&closed, Overload::Closed), "{closed}");
 }
