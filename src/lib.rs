@@ -25,6 +25,7 @@ pub mod journal;
 // Floor 4: flows.
 pub mod history;
 pub mod ingest;
+pub mod live;
 pub mod operate;
 pub mod projection;
 
@@ -34,6 +35,7 @@ pub mod api;
 // Floor 6: wiring.
 pub mod bench;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod load;
 pub mod sandbox;

@@ -6,6 +6,7 @@ pub mod append;
 pub mod bucket;
 pub mod follow;
 pub mod streams;
+mod whisper;
 
 use std::sync::Arc;
 use std::time::Duration;

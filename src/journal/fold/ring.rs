@@ -27,6 +27,12 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Every event of a record, in their order.
+    pub fn all_of(folded: &Arc<Folded>) -> impl Iterator<Item = Self> + use<'_> {
+        let events = folded.record.events.iter().zip(0_u32..);
+        events.map(|(_, index)| Self { folded: Arc::clone(folded), index })
+    }
+
     /// The event.
     pub fn event(&self) -> &Event {
         &self.folded.record.events[self.index as usize]
