@@ -11,9 +11,10 @@ pub mod listen;
 mod messages;
 mod probes;
 pub mod problem;
-mod request;
+mod socket;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,16 +25,18 @@ use crate::clock::Clock;
 use crate::directory::Directory;
 use crate::history::History;
 use crate::ingest::Ingest;
+use crate::lifecycle::Stop;
+use crate::live::hub::Hub;
 use crate::metrics::Metrics;
 use crate::operate::failback::Failback;
 use crate::readiness::Board;
 
 pub use access::OperatorToken;
 pub use access::tokens;
+pub use frame::request::Seeds;
 pub use frame::{Dice, Frame};
 pub use listen::Door;
 pub use probes::Render;
-pub use request::Seeds;
 
 use access::Doorkeeper;
 use access::issue::{self, Issuer};
@@ -42,6 +45,8 @@ use directory::{Desk, channels, tenants};
 use messages::{Pages, Sends};
 use probes::{Probes, Status};
 use problem::{Code, Problem};
+use socket::Sockets;
+use socket::events::Streams;
 
 /// Everything that the doors lead to.
 #[derive(Debug)]
@@ -56,6 +61,10 @@ pub struct Rooms {
     pub board: Board,
     /// The operator's hand on the choice of the database.
     pub failback: Failback,
+    /// Who listens to which conversation.
+    pub hub: Hub,
+    /// The log's incarnation.
+    pub epoch: String,
 }
 
 /// What the doors need beside the rooms.
@@ -75,6 +84,9 @@ pub struct Fittings {
     pub seeds: Seeds,
     /// Randomness for request ids and jitter.
     pub dice: Dice,
+    /// Base of the waits that retryable answers name.
+    /// The door closes.
+    pub closing: Stop,
     /// Base of the waits that retryable answers name.
     pub retry_base: Duration,
 }
@@ -99,6 +111,8 @@ pub fn openapi() -> OpenApi {
         messages::routes_of_sends().into_openapi(),
         messages::routes_of_pages().into_openapi(),
         conversations::routes().into_openapi(),
+        socket::routes().into_openapi(),
+        socket::events::routes().into_openapi(),
         issue::routes().into_openapi(),
         channels::routes().into_openapi(),
         tenants::routes().into_openapi(),
@@ -120,6 +134,8 @@ struct States {
     conversations: Arc<Conversations>,
     issuer: Arc<Issuer>,
     desk: Arc<Desk>,
+    sockets: Arc<Sockets>,
+    streams: Arc<Streams>,
     probes: Arc<Probes>,
     status: Arc<Status>,
     document: Arc<docs::Document>,
@@ -131,6 +147,8 @@ fn routes(states: States) -> OpenApiRouter {
         .merge(messages::routes_of_sends().with_state(states.sends))
         .merge(messages::routes_of_pages().with_state(states.pages))
         .merge(conversations::routes().with_state(states.conversations))
+        .merge(socket::routes().with_state(states.sockets))
+        .merge(socket::events::routes().with_state(states.streams))
         .merge(issue::routes().with_state(states.issuer))
         .merge(channels::routes().with_state(Arc::clone(&states.desk)))
         .merge(tenants::routes().with_state(states.desk))
@@ -141,7 +159,7 @@ fn routes(states: States) -> OpenApiRouter {
 }
 
 fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States {
-    let Rooms { directory, ingest, history, board, failback } = rooms;
+    let Rooms { directory, ingest, history, board, failback, hub, epoch } = rooms;
     let clock = fittings.clock;
     let tokens = Arc::new(fittings.tokens);
     let doorkeeper = Arc::new(Doorkeeper {
@@ -150,6 +168,17 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
         operator: fittings.operator,
     });
     let probes = Arc::new(Probes { board, clock: clock.clone(), render: fittings.render });
+    let sockets = Arc::new(Sockets {
+        doorkeeper: Arc::clone(&doorkeeper),
+        ingest: ingest.clone(),
+        history: history.clone(),
+        hub,
+        epoch,
+        clock: clock.clone(),
+        dice: fittings.dice.clone(),
+        retry_base: fittings.retry_base,
+        waiting: AtomicUsize::new(0),
+    });
     States {
         sends: Arc::new(Sends {
             doorkeeper: Arc::clone(&doorkeeper),
@@ -161,6 +190,8 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
             history: history.clone(),
             clock: clock.clone(),
         }),
+        streams: Arc::new(Streams { sockets: Arc::clone(&sockets), closing: fittings.closing }),
+        sockets,
         conversations: Arc::new(Conversations {
             doorkeeper: Arc::clone(&doorkeeper),
             ingest,

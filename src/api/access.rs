@@ -102,7 +102,7 @@ impl Speaker {
     }
 
     /// Whether the token's bounds allow this conversation.
-    fn check(&self, conversation: ConversationId) -> Result<(), Problem> {
+    pub(super) fn check(&self, conversation: ConversationId) -> Result<(), Problem> {
         let bound = self.grant.as_ref().and_then(|grant| grant.conversation);
         if bound.is_some_and(|bound| bound != conversation) {
             return Err(forbidden("The token is bound to another conversation."));
@@ -161,6 +161,15 @@ impl Doorkeeper {
         }
     }
 
+    /// A tenant or one of its users, or a refusal.
+    pub(super) fn anybody(&self, headers: &HeaderMap, now: Timestamp) -> Result<Speaker, Problem> {
+        match self.identify(headers, now)? {
+            Caller::Tenant(tenant) => Ok(Speaker { tenant, grant: None }),
+            Caller::User(tenant, grant) => Ok(Speaker { tenant, grant: Some(grant) }),
+            Caller::Operator => Err(forbidden("The operator does not take part in conversations.")),
+        }
+    }
+
     /// A tenant, or one of its users whose token allows this conversation, or a refusal.
     pub(super) fn speaker(
         &self,
@@ -168,13 +177,7 @@ impl Doorkeeper {
         conversation: ConversationId,
         now: Timestamp,
     ) -> Result<Speaker, Problem> {
-        let speaker = match self.identify(headers, now)? {
-            Caller::Tenant(tenant) => Speaker { tenant, grant: None },
-            Caller::User(tenant, grant) => Speaker { tenant, grant: Some(grant) },
-            Caller::Operator => {
-                return Err(forbidden("The operator does not take part in conversations."));
-            }
-        };
+        let speaker = self.anybody(headers, now)?;
         speaker.check(conversation)?;
         Ok(speaker)
     }

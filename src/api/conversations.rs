@@ -15,11 +15,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Doorkeeper;
+use super::frame::request::{At, json, located, raw, rfc3339_option};
 use super::frame::{BodyLimit, read_body, trace};
 use super::messages::SEND_DEADLINE;
 use super::messages::refusal::{busy, history_problem, ingest_problem, rejected, verdict_problem};
 use super::problem::{Code, Fault, Problem};
-use super::request::{At, json, located, raw, rfc3339_option};
 use crate::admission::Source;
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;

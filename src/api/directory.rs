@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::Doorkeeper;
+use super::frame::request::Seeds;
 use super::problem::{Code, Fault, Problem};
-use super::request::Seeds;
 use crate::clock::Clock;
 use crate::directory::{self, Directory, When};
 

@@ -30,9 +30,24 @@ const PAGE: &str = include_str!("docs.html");
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                            connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// A chat over the socket, and the module with which it talks.
+const DEMO: &str = include_str!("demo.html");
+const MODULE: &str = include_str!("forebay.js");
+
+/// The demo page loads the module of this server and talks to this server.
+const DEMO_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self' 'unsafe-inline'; \
+                           connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// The socket's protocol for machines.
+const PROTOCOL: &str = include_str!("../../docs/asyncapi.yaml");
+
 /// The families of calls, in the order in which a newcomer meets them.
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 8] = [
     ("messages", "Send and read. A send that was answered with 2xx is stored durably."),
+    (
+        "live",
+        "Conversations as they happen: sockets and server-sent events. `/asyncapi.yaml` has the frames.",
+    ),
     ("conversations", "An ordered sequence of events: its `seq` is 1, 2, 3 … without holes."),
     ("tokens", "Short-lived credentials for end users."),
     ("channels", "Webhook subscriptions of a tenant: their configuration."),
@@ -76,7 +91,13 @@ pub(super) fn begin() -> OpenApi {
 
 /// The two pages.
 pub(super) fn routes() -> OpenApiRouter<Arc<Document>> {
-    OpenApiRouter::new().route("/", get(home)).routes(routes!(document)).routes(routes!(page))
+    OpenApiRouter::new()
+        .route("/", get(home))
+        .routes(routes!(document))
+        .routes(routes!(page))
+        .routes(routes!(demo))
+        .routes(routes!(module))
+        .routes(routes!(protocol))
 }
 
 /// The document as it is sent.
@@ -110,6 +131,30 @@ async fn page() -> Response {
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
     response
+}
+
+/// A small chat that shows what a live client sees: its state, gaps, the watermark.
+#[utoipa::path(get, path = "/demo", tag = "docs",
+    responses((status = 200, description = "The page", content_type = "text/html", body = String)))]
+async fn demo() -> Response {
+    let mut response = answer(DEMO, "text/html; charset=utf-8");
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(DEMO_POLICY));
+    response
+}
+
+/// The browser's client as a module without dependencies.
+#[utoipa::path(get, path = "/forebay.js", tag = "docs",
+    responses((status = 200, description = "The module", content_type = "text/javascript", body = String)))]
+async fn module() -> Response {
+    answer(MODULE, "text/javascript; charset=utf-8")
+}
+
+/// The frames of the socket, as an `AsyncAPI` document.
+#[utoipa::path(get, path = "/asyncapi.yaml", tag = "docs",
+    responses((status = 200, description = "The document", content_type = "application/yaml", body = String)))]
+async fn protocol() -> Response {
+    answer(PROTOCOL, "application/yaml")
 }
 
 fn answer(body: impl Into<Body>, media_type: &'static str) -> Response {

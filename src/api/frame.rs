@@ -2,6 +2,7 @@
 //! Promises that each answer names its request, that problems and panics are answered as problems, and that all are counted.
 //! Does not authenticate and does not know what the routes do.
 
+pub mod request;
 mod shortage;
 
 use std::convert::Infallible;
@@ -266,11 +267,14 @@ pub(super) fn route_of(method: &Method, path: &str) -> Route {
         ["v1", "conversations", _, "messages"] => Route::Page,
         ["v1", "conversations", _, "messages:batch"] => Route::SendBatch,
         ["v1", "conversations", _, "close" | "reopen"] => Route::Change,
+        ["v1", "conversations", _, "events"] | ["v1", "socket", ..] => Route::Live,
         ["v1", "tokens", ..] => Route::Tokens,
         ["v1", "channels", ..] => Route::Channels,
         ["v1", "tenants" | "operator", ..] => Route::Operator,
         ["livez" | "readyz" | "metrics", ..] => Route::Probe,
-        ["docs" | "openapi.json" | "problems", ..] => Route::Docs,
+        ["docs" | "openapi.json" | "problems" | "demo" | "forebay.js" | "asyncapi.yaml", ..] => {
+            Route::Docs
+        }
         _ => Route::Other,
     }
 }

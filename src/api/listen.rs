@@ -4,6 +4,7 @@
 //!
 //! It is not `axum::serve`, because that sets no timer, so that a head may take for ever.
 
+pub(super) mod onward;
 mod pulse;
 
 use std::convert::Infallible;
@@ -18,12 +19,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use metrics::Gauge;
 use rustix::net::sockopt::set_tcp_user_timeout;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, info, warn};
 
 use pulse::{Pulse, Watched};
 
+use self::onward::Onward;
 use super::frame::Frame;
 use crate::lifecycle::{Kind, Roster, Seat, Stop, Supervisor};
 use crate::readiness::Board;
@@ -49,6 +51,10 @@ const STREAMS_MAX: u32 = 250;
 /// Most headers of a request, and most bytes of its head.
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 32 * 1024;
+
+/// Connections that wait in the kernel to be accepted: those of a few thousand clients that come back together. Linux
+/// cuts it at `net.core.somaxconn`, which is this.
+const BACKLOG: u32 = 4_096;
 
 /// Pause after the machine refused a connection for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -87,8 +93,12 @@ pub struct Door {
 ///
 /// # Errors
 /// When the address is taken or not of this machine.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that starts again may take its address while old connections are being forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 impl Door {
@@ -161,10 +171,12 @@ impl Door {
             executor: Streams(self.supervisor.clone()),
             open: Open::counted(self.frame.metrics.open_connections.clone()),
         };
-        self.supervisor.spawn(Kind::Door, async move {
+        // On the heap as it is: each layer of the supervisor would keep room for it twice.
+        let served = Box::pin(async move {
             connection.run(closing).await;
             drop(slot);
         });
+        self.supervisor.spawn(Kind::Door, served);
     }
 }
 
@@ -205,6 +217,9 @@ impl Drop for Open {
     }
 }
 
+/// What a connection goes on with, once a request has turned it into something else.
+type Next = Arc<Mutex<Option<Onward>>>;
+
 struct Connection {
     stream: Watched,
     frame: Arc<Frame>,
@@ -216,16 +231,45 @@ struct Connection {
 impl Connection {
     async fn run(self, mut closing: Seat) {
         let Self { stream, frame, pulse, executor, open } = self;
+        let onward = Next::default();
+        // Apart on the heap, so that a socket does not keep the room that HTTP needed.
+        let http = Http { stream, frame, pulse, executor };
+        let closed = Box::pin(http.serve(&mut closing, Arc::clone(&onward))).await;
+        let onward = onward.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = onward.filter(|_| !closed).and_then(|onward| onward.take()) {
+            work(closing).await;
+        }
+        drop(open);
+    }
+}
+
+/// A connection while it speaks HTTP.
+struct Http {
+    stream: Watched,
+    frame: Arc<Frame>,
+    pulse: Arc<Pulse>,
+    executor: Streams,
+}
+
+impl Http {
+    /// Serves requests until the end, or until one turns the connection into something else. Says whether the door
+    /// has closed meanwhile.
+    async fn serve(self, closing: &mut Seat, onward: Next) -> bool {
+        let Self { stream, frame, pulse, executor } = self;
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
             let (frame, serving) = (Arc::clone(&frame), Pulse::serve(&pulse));
+            let onward = Arc::clone(&onward);
             async move {
-                let response = frame.answer(request.map(axum::body::Body::new)).await;
+                let mut response = frame.answer(request.map(axum::body::Body::new)).await;
                 drop(serving);
+                if let Some(next) = response.extensions_mut().remove::<Onward>() {
+                    *onward.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+                }
                 Ok::<_, Infallible>(response)
             }
         });
         let builder = protocols(executor);
-        let served = builder.serve_connection(TokioIo::new(stream), service);
+        let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(served);
         let mut watch = tokio::time::interval(HEAD_TIMEOUT / 2);
         let mut closed = false;
@@ -236,7 +280,7 @@ impl Connection {
                     if let Err(error) = ended {
                         debug!(%error, "a connection ended with an error: {error}");
                     }
-                    break;
+                    return closed;
                 }
                 () = closing.dismissed(), if !closed => {
                     closed = true;
@@ -244,11 +288,10 @@ impl Connection {
                 }
                 _ = watch.tick() => if pulse.is_stalled() {
                     debug!("a head did not arrive within {HEAD_TIMEOUT:?}");
-                    break;
+                    return closed;
                 }
             }
         }
-        drop(open);
     }
 }
 

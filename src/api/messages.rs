@@ -2,7 +2,7 @@
 //! Promises that a send is refused before its body is read when the log has no room, and answered within its deadline.
 //! Does not check content and does not put history together; ingest and history do.
 
-mod body;
+pub(super) mod body;
 pub(super) mod refusal;
 
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use utoipa_axum::routes;
 use self::body::{BatchEntry, NewBatchBody, NewMessageBody, PageBody, ReceiptBody, ReceiptsBody};
 use self::refusal::{busy, history_problem, ingest_problem, rejected, verdict_problem};
 use super::access::{Doorkeeper, Speaker};
+use super::frame::request::{At, json, number, query};
 use super::frame::{BodyLimit, read_body, trace};
 use super::problem::{Code, Fault, Problem};
-use super::request::{At, json, number, query};
 use crate::admission::Source;
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;

@@ -20,8 +20,8 @@ use utoipa_axum::routes;
 
 use super::access::Doorkeeper;
 use super::frame::Deliberate;
+use super::frame::request::{json, query};
 use super::problem::{Code, Problem};
-use super::request::{json, query};
 use crate::clock::Clock;
 use crate::directory::Directory;
 use crate::operate::failback::Failback;

@@ -28,7 +28,10 @@ fn the_document_lists_every_call() {
     insta::assert_snapshot!(listed, @r"
     DELETE /v1/channels/{id}
     DELETE /v1/tenants/{id}/keys/{keyId}
+    GET /asyncapi.yaml
+    GET /demo
     GET /docs
+    GET /forebay.js
     GET /livez
     GET /metrics
     GET /openapi.json
@@ -38,8 +41,10 @@ fn the_document_lists_every_call() {
     GET /v1/channels
     GET /v1/channels/{id}
     GET /v1/conversations/{id}
+    GET /v1/conversations/{id}/events
     GET /v1/conversations/{id}/messages
     GET /v1/operator/status
+    GET /v1/socket
     GET /v1/tenants
     GET /v1/tenants/{id}
     GET /v1/tenants/{id}/keys

@@ -25,8 +25,8 @@ use crate::history::History;
 use crate::ingest::Ingest;
 use crate::journal::{self, Journal, Recall, snapshot};
 use crate::lifecycle::{Kind, Supervisor, chain};
+use crate::live::hub::Hub;
 use crate::log::{self, Log, streams};
-use crate::operate::failback::Failback;
 use crate::readiness::Board;
 use crate::store::{self, Background, Interactive, checkpoints, schema};
 use crate::telemetry::{self, Exporter};
@@ -98,6 +98,8 @@ pub struct Server {
     pub ingest: Ingest,
     /// The flow of reads.
     pub history: History,
+    /// Who listens to which conversation.
+    pub hub: Hub,
     /// Whether it is ready.
     pub board: Board,
     /// The log, for those who start a server to look at it.
@@ -167,14 +169,9 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     house.supervise_watch((interactive.clone(), exporter.clone()));
     let ingest = house.ingest(interactive, StdRng::from_rng(&mut rng));
     let history = History::new(journal.clone(), interactive.clone(), clock.clone());
-    let (listener, address) = bind(config.listen).await?;
-    let rooms = api::Rooms {
-        directory: directory.clone(),
-        ingest: ingest.clone(),
-        history: history.clone(),
-        board: board.clone(),
-        failback: Failback::new(interactive.clone()),
-    };
+    let (listener, address) = bind(config.listen)?;
+    let rooms = house.rooms(&directory, (&ingest, &history), interactive);
+    let hub = rooms.hub.clone();
     house.open_door(listener, rooms, (exporter.clone(), &mut rng))?;
     Ok(Server {
         address,
@@ -184,6 +181,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
         directory,
         ingest,
         history,
+        hub,
         board,
         log,
         pools,
@@ -223,8 +221,8 @@ pub async fn run(
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
-    let bound = api::listen::bind(address).await;
+fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let bound = api::listen::bind(address);
     let bound = bound.and_then(|listener| listener.local_addr().map(|own| (listener, own)));
     bound.map_err(|source| Error::Bind { address, source })
 }

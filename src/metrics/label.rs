@@ -66,6 +66,8 @@ pub enum Route {
     Operator,
     /// Probes and metrics.
     Probe,
+    /// Sockets and streams of events are opened.
+    Live,
     /// Documentation pages.
     Docs,
     /// No such route.
@@ -74,7 +76,7 @@ pub enum Route {
 
 impl Route {
     /// All of them with their label, each at the place of its own number.
-    pub const ALL: [(Self, &'static str); 12] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::Send, "send"),
         (Self::SendBatch, "send_batch"),
         (Self::Page, "page"),
@@ -85,6 +87,7 @@ impl Route {
         (Self::Channels, "channels"),
         (Self::Operator, "operator"),
         (Self::Probe, "probe"),
+        (Self::Live, "live"),
         (Self::Docs, "docs"),
         (Self::Other, "other"),
     ];

@@ -15,9 +15,9 @@ use utoipa_axum::routes;
 
 use super::Doorkeeper;
 use super::tokens::{Grant, TTL_DEFAULT, TTL_MAX, Tokens};
+use crate::api::frame::request::{json, parse, rfc3339};
 use crate::api::frame::{BodyLimit, Dice, read_body};
 use crate::api::problem::{Code, Fault, Problem};
-use crate::api::request::{json, parse, rfc3339};
 use crate::clock::{Clock, Timestamp};
 use crate::event::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX};
 use crate::event::{ConversationId, RequestId};

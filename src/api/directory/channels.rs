@@ -15,9 +15,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Desk, directory_problem};
+use crate::api::frame::request::{At, json, located, parse, rfc3339, rfc3339_option};
 use crate::api::frame::{BodyLimit, read_body};
 use crate::api::problem::Problem;
-use crate::api::request::{At, json, located, parse, rfc3339, rfc3339_option};
 use crate::clock::Timestamp;
 use crate::directory::{Channel, ChannelPatch, ChannelSecret, ChannelStatus, Settings, Tenant};
 use crate::event::limits::BODY_BYTES_MAX;

@@ -13,9 +13,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Desk, directory_problem};
+use crate::api::frame::request::{At, Within, json, located, number, parse, query, rfc3339};
 use crate::api::frame::{BodyLimit, read_body};
 use crate::api::problem::{Code, Problem};
-use crate::api::request::{At, Within, json, located, number, parse, query, rfc3339};
 use crate::clock::Timestamp;
 use crate::directory::{SendQuota, Tenant};
 use crate::event::limits::BODY_BYTES_MAX;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::api::request::{raw, rfc3339, rfc3339_option};
+use crate::api::frame::request::{raw, rfc3339, rfc3339_option};
 use crate::clock::Timestamp;
 use crate::event::{Body, ClientId, Event, MessageId, Sender};
 use crate::history::{Item, Page};
@@ -192,7 +192,7 @@ impl<'a> EventBody<'a> {
         }
     }
 
-    fn of_event(event: &'a Event) -> Self {
+    pub(in crate::api) fn of_event(event: &'a Event) -> Self {
         let common = Self {
             seq: event.seq,
             id: Some(event.id),

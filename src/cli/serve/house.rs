@@ -13,11 +13,14 @@ use crate::api;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::directory::Directory;
+use crate::history::History;
 use crate::ingest::Ingest;
 use crate::journal::{Journal, snapshot};
 use crate::lifecycle::{Kind, Supervisor};
+use crate::live::hub::Hub;
 use crate::log::{Log, streams};
 use crate::metrics::{Metrics, Source};
+use crate::operate::failback::Failback;
 use crate::operate::janitor::Janitor;
 use crate::operate::watch::Watch;
 use crate::projection::directory::DirectoryProjector;
@@ -123,6 +126,38 @@ impl House<'_> {
         Ingest::new(knowledge, self.config.quota, self.clock.clone(), rng, metrics)
     }
 
+    /// What the doors lead to.
+    pub(super) fn rooms(
+        &self,
+        directory: &Directory,
+        (ingest, history): (&Ingest, &History),
+        interactive: &Interactive,
+    ) -> api::Rooms {
+        api::Rooms {
+            directory: directory.clone(),
+            ingest: ingest.clone(),
+            history: history.clone(),
+            board: self.board.clone(),
+            failback: Failback::new(interactive.clone()),
+            hub: self.hub(),
+            epoch: self.shape.epoch.clone(),
+        }
+    }
+
+    /// The hub, with the tasks that tell what happens.
+    fn hub(&self) -> Hub {
+        let hub = Hub::new(self.journal.clone(), self.log.clone());
+        for partition in self.shape.partitions.all() {
+            let (hub, name) = (hub.clone(), format!("hub {partition}"));
+            self.supervisor
+                .supervise(Kind::Upkeep, name, move |stop| hub.clone().run(partition, stop));
+        }
+        let whispering = hub.clone();
+        self.supervisor
+            .supervise(Kind::Upkeep, "whispers", move |stop| whispering.clone().run_whispers(stop));
+        hub
+    }
+
     /// The door, behind which everything else stands already.
     pub(super) fn open_door(
         &self,
@@ -142,6 +177,7 @@ impl House<'_> {
             render: api::Render::new(move || exporter.render()),
             seeds: api::Seeds::new(StdRng::from_rng(rng)),
             dice: api::Dice::seeded(rand::RngExt::random(rng)),
+            closing: self.supervisor.stop(Kind::Door),
             retry_base: self.config.retry_after,
         };
         let door = Arc::new(api::Door::new(

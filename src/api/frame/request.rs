@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::problem::{Code, Problem};
+use crate::api::problem::{Code, Problem};
 use crate::clock::Timestamp;
 use crate::event::Json;
 use crate::event::id::{Id, Kind};
@@ -26,7 +26,7 @@ const NO_ID: &str = "There is nothing of this id. An id is a prefix that says of
 
 /// The id in a path. Whatever is no id names nothing.
 #[derive(Debug)]
-pub(super) struct At<K: Kind>(pub Id<K>);
+pub(in crate::api) struct At<K: Kind>(pub Id<K>);
 
 impl<K: Kind, S: Send + Sync> FromRequestParts<S> for At<K> {
     type Rejection = Problem;
@@ -40,7 +40,7 @@ impl<K: Kind, S: Send + Sync> FromRequestParts<S> for At<K> {
 
 /// The two ids of a path like `/v1/tenants/{id}/keys/{keyId}`.
 #[derive(Debug)]
-pub(super) struct Within<K: Kind, L: Kind>(pub Id<K>, pub Id<L>);
+pub(in crate::api) struct Within<K: Kind, L: Kind>(pub Id<K>, pub Id<L>);
 
 impl<K: Kind, L: Kind, S: Send + Sync> FromRequestParts<S> for Within<K, L> {
     type Rejection = Problem;
@@ -65,21 +65,21 @@ impl Seeds {
     }
 
     /// A source of one's own for one request.
-    pub(super) fn fork(&self) -> StdRng {
+    pub(in crate::api) fn fork(&self) -> StdRng {
         let mut source = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         StdRng::from_rng(&mut *source)
     }
 }
 
 /// A body of JSON as a value of one's own type.
-pub(super) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+pub(in crate::api) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         Problem::new(Code::BadRequest, format!("The body is not as expected: {error}."))
     })
 }
 
 /// The parameters of a query in their order, decoded.
-pub(super) fn query(parts: &Parts) -> Result<Vec<(String, String)>, Problem> {
+pub(in crate::api) fn query(parts: &Parts) -> Result<Vec<(String, String)>, Problem> {
     let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
     query.map(|axum::extract::Query(pairs)| pairs).map_err(|error| {
         Problem::new(Code::BadRequest, "The query cannot be read.").with_cause(error.to_string())
@@ -87,7 +87,7 @@ pub(super) fn query(parts: &Parts) -> Result<Vec<(String, String)>, Problem> {
 }
 
 /// A number of a query, within bounds.
-pub(super) fn number(
+pub(in crate::api) fn number(
     name: &str,
     text: &str,
     bounds: std::ops::RangeInclusive<u64>,
@@ -106,7 +106,10 @@ pub(super) fn number(
 }
 
 /// An answer of JSON.
-pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Result<Response, Problem> {
+pub(in crate::api) fn json(
+    status: StatusCode,
+    value: &impl Serialize,
+) -> Result<Response, Problem> {
     let mut text = Vec::with_capacity(256);
     serde_json::to_writer(&mut text, value)
         .map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))?;
@@ -119,12 +122,16 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Result<Respons
 }
 
 /// The answer with the path of what it made.
-pub(super) fn located(response: Response, path: &str) -> Response {
+pub(in crate::api) fn located(response: Response, path: &str) -> Response {
     with_header(response, LOCATION, path)
 }
 
 /// The answer with a header, if the value can stand in one.
-pub(super) fn with_header(mut response: Response, name: HeaderName, value: &str) -> Response {
+pub(in crate::api) fn with_header(
+    mut response: Response,
+    name: HeaderName,
+    value: &str,
+) -> Response {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
@@ -133,13 +140,16 @@ pub(super) fn with_header(mut response: Response, name: HeaderName, value: &str)
 
 /// Writes a time as RFC 3339.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference to the field")]
-pub(super) fn rfc3339<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+pub(in crate::api) fn rfc3339<S: Serializer>(
+    at: &Timestamp,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(at)
 }
 
 /// Writes a time that may be absent as RFC 3339.
 #[expect(clippy::ref_option, reason = "serde hands over a reference to the field")]
-pub(super) fn rfc3339_option<S: Serializer>(
+pub(in crate::api) fn rfc3339_option<S: Serializer>(
     at: &Option<Timestamp>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -150,7 +160,7 @@ pub(super) fn rfc3339_option<S: Serializer>(
 }
 
 /// Checked JSON as it stands.
-pub(super) fn raw(json: Option<&Json>) -> Option<&RawValue> {
+pub(in crate::api) fn raw(json: Option<&Json>) -> Option<&RawValue> {
     json.and_then(|json| serde_json::from_str(json.as_str()).ok())
 }
 
