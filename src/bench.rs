@@ -4,12 +4,12 @@
 
 pub mod append;
 pub mod lineup;
+pub mod live;
 pub mod machine;
 pub mod pool;
 pub mod raw;
 pub mod reference;
 pub mod report;
-mod rounds;
 pub mod rows;
 pub mod send;
 
@@ -89,6 +89,28 @@ pub enum Error {
     /// A private service could not be stopped.
     #[error("stopping a private service")]
     Sandbox(#[source] sandbox::Error),
+    /// A socket broke.
+    #[error("{doing}")]
+    Socket {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: Box<tokio_tungstenite::tungstenite::Error>,
+    },
+    /// Nothing came on a socket.
+    #[error("{doing}: nothing came")]
+    Silent {
+        /// What was being done.
+        doing: &'static str,
+    },
+    /// Something else came on a socket.
+    #[error("{doing}: {frame}")]
+    Unexpected {
+        /// What was being done.
+        doing: &'static str,
+        /// What came.
+        frame: String,
+    },
     /// A task of the benchmark is gone.
     #[error("a task of the benchmark panicked")]
     Panicked,

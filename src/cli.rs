@@ -10,6 +10,7 @@ mod operator;
 mod sandbox;
 pub mod serve;
 mod settings;
+mod tail;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -92,7 +93,9 @@ enum Command {
     Rebuild(settings::Flags),
     /// Compare Postgres with the log; exit code 5 on a difference
     Verify(settings::Flags),
-    /// Measure sends, appends to the log, or the pool of database connections, beside references
+    /// Print the events of a conversation as they happen, until interrupted
+    Tail(tail::Arguments),
+    /// Measure sends, appends, live connections or the pool of database connections, beside references
     #[command(subcommand)]
     Bench(bench::Command),
     /// Print every setting with its value, unit, default and reason; exit code 64 when they are no configuration
@@ -153,6 +156,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Verify(flags) => {
             operator::verify(&flags.config_without(&[operator::ADMIN_TOKEN])?).await
+        }
+        Command::Tail(arguments) => {
+            Box::pin(tail::run(arguments, crate::clock::Clock::system())).await
         }
         Command::Bench(command) => bench::run(command).await,
         Command::Config(arguments) => settings::print(&arguments),

@@ -2,6 +2,8 @@
 //! Promises that each variant meets an idle machine: before the next round the projector has caught up.
 //! Does not judge; the report shows each figure beside its references.
 
+mod rounds;
+
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
@@ -10,10 +12,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
+use self::rounds::Bench;
 use super::Error;
 use super::lineup::{Places, References, Variant};
 use super::machine::Machine;
-use super::rounds::Bench;
 use crate::clock::Clock;
 use crate::event::ConversationId;
 use crate::lifecycle::Failure;

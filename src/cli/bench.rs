@@ -1,7 +1,8 @@
-//! The arguments of `forebay bench send`, `bench append` and `bench pool`, and what they print.
+//! The arguments of `forebay bench send`, `append`, `pool` and `live`, and what they print.
 //! Promises a table on standard output and, with `--json`, the same figures with all rounds in a file.
 //! Does not measure; the bench room does.
 
+mod live;
 mod pool;
 
 use std::io::Write;
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     /// deadline, in per cent of what the connections can serve: connections / what one request takes alone, measured in
     /// the same run. Postgres and PgBouncer are private ones, started for this and removed at the end.
     Pool(pool::Arguments),
+    /// Sockets: memory of idle ones, fan-out, conversations of two, and many that come back at once
+    Live(live::Arguments),
 }
 
 /// Starts what is to be measured and measures it.
@@ -57,6 +60,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Send(arguments) => Box::pin(send(&arguments, &Clock::system())).await,
         Command::Append(arguments) => Box::pin(append(&arguments, &Clock::system())).await,
         Command::Pool(arguments) => Box::pin(pool::run(arguments, &Clock::system())).await,
+        Command::Live(arguments) => Box::pin(live::run(arguments, &Clock::system())).await,
     }
 }
 

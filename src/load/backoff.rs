@@ -27,10 +27,15 @@ pub struct Backoff {
 impl Backoff {
     /// The next pause is a first one.
     pub fn new() -> Self {
+        Self::between(PAUSE_FIRST_MAX, PAUSE_MAX)
+    }
+
+    /// The same with other bounds: the longest first pause, and the longest of all.
+    pub fn between(first: Duration, longest: Duration) -> Self {
         let growing = ExponentialBuilder::new()
             .with_factor(FACTOR)
-            .with_min_delay(PAUSE_FIRST_MAX)
-            .with_max_delay(PAUSE_MAX)
+            .with_min_delay(first)
+            .with_max_delay(longest)
             .without_max_times();
         Self { longest: growing.build() }
     }

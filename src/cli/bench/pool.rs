@@ -136,7 +136,7 @@ pub(super) async fn run(arguments: Arguments, clock: &Clock) -> anyhow::Result<(
 
 /// Takes as many open files as the system allows: each client of `PgBouncer` is one here and one there, which inherits
 /// the limit. Where that is not allowed, connecting says so.
-fn raise_file_limit() {
+pub(super) fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {

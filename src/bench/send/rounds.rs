@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Error;
-use super::lineup::{References, Variant};
-use super::machine::Usage;
-use super::report::{line_of_round, most_frequent};
-use super::send::{Hooks, Measured, Projector, Report, Taken, Target, asked};
+use super::{Hooks, Measured, Projector, Report, Taken, Target, asked};
+use crate::bench::Error;
+use crate::bench::lineup::{References, Variant};
+use crate::bench::machine::Usage;
+use crate::bench::report::{line_of_round, most_frequent};
 use crate::clock::Clock;
 use crate::event::ConversationId;
 use crate::load::callers::{self, Called};

@@ -1,0 +1,75 @@
+//! Where a client's watermark is kept between two runs: in a file, or wherever an application likes.
+//! Promises that a file holds the old watermark or the new one, whatever happens while it is written.
+//! Does not sync: an older watermark after a power cut only means that some events come again.
+
+use std::fmt::Debug;
+use std::fs;
+use std::io::{Error, ErrorKind, Result};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Everything up to this seq was dealt with.
+    pub watermark: u64,
+    /// The log in which that seq means something.
+    pub epoch: Option<String>,
+}
+
+/// A place for it.
+pub trait Keep: Debug + Send + Sync {
+    /// What was saved last; `None` when nothing was.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn load(&mut self) -> Result<Option<Kept>>;
+
+    /// Takes the place of what was saved before.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn save(&mut self, kept: &Kept) -> Result<()>;
+}
+
+/// A file with one line of JSON. Each client needs one of its own.
+#[derive(Clone, Debug)]
+pub struct InFile(pub PathBuf);
+
+impl Keep for InFile {
+    fn load(&mut self) -> Result<Option<Kept>> {
+        match fs::read(&self.0) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(Error::from),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn save(&mut self, kept: &Kept) -> Result<()> {
+        let mut name = self.0.clone().into_os_string();
+        name.push(".new");
+        let beside = PathBuf::from(name);
+        fs::write(&beside, serde_json::to_vec(kept)?)?;
+        fs::rename(&beside, &self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_gives_back_what_was_saved_last_and_damage_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = InFile(folder.path().join("watermark"));
+        assert_eq!(file.load().unwrap(), None);
+        for watermark in [1, 2] {
+            let kept = Kept { watermark, epoch: Some("e".to_owned()) };
+            file.save(&kept).unwrap();
+            assert_eq!(file.load().unwrap(), Some(kept));
+        }
+        fs::write(&file.0, "{").unwrap();
+        assert!(file.load().is_err());
+    }
+}
