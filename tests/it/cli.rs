@@ -1,7 +1,9 @@
 //! The built program, as a person or a script runs it: exit codes, what is printed where, and what is left behind.
 
 mod dev;
+mod live;
 mod pool;
+mod tail;
 
 use std::net::SocketAddr;
 use std::process::Stdio;

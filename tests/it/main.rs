@@ -20,6 +20,7 @@ mod directory;
 mod history;
 mod ingest;
 mod journal;
+mod live;
 mod operate;
 mod projection;
 mod sandbox;

@@ -47,6 +47,11 @@ impl Client {
         Self { address, bearer: bearer.to_owned() }
     }
 
+    /// Its credential.
+    pub fn bearer(&self) -> &str {
+        &self.bearer
+    }
+
     /// The operator.
     pub fn operator(server: &Server) -> Self {
         Self::with(server, ADMIN_TOKEN)
