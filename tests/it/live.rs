@@ -7,6 +7,7 @@ mod limits;
 mod model;
 mod nodes;
 mod outage;
+mod protocol;
 mod socket;
 mod source;
 mod stream;
