@@ -21,7 +21,7 @@ use crate::lifecycle::Stop;
 use crate::log::Log;
 
 /// Events that are told in one turn, between which others may join and leave.
-const TURN_EVENTS: usize = 1_000;
+const TURN_EVENTS: usize = 200;
 
 /// Pause before whispers are listened to anew. They are worth no hurry.
 const WHISPER_PAUSE: Duration = Duration::from_secs(1);

@@ -16,6 +16,9 @@ pub const FRAMES_MAX: usize = 1_000;
 /// Most bytes of them (API).
 pub const BYTES_MAX: usize = 1024 * 1024;
 
+/// From so many on whispers are dropped: they may be lost, and must not cost anybody the connection.
+pub const WHISPERS_MAX: usize = FRAMES_MAX / 10;
+
 /// Something for a connection.
 #[derive(Clone, Debug)]
 pub struct Notice {
@@ -62,6 +65,10 @@ impl Inbox {
         {
             let mut state = self.state();
             if state.overflowed {
+                return;
+            }
+            let may_be_lost = matches!(notice.news, News::Whisper(_));
+            if may_be_lost && state.queue.len() >= WHISPERS_MAX {
                 return;
             }
             if state.queue.len() >= FRAMES_MAX || state.bytes + bytes > BYTES_MAX {
@@ -116,9 +123,16 @@ impl News {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::frame::Content;
     use crate::live::whisper::{Said, Whisper};
 
-    fn notice() -> Notice {
+    fn event(seq: u64) -> Notice {
+        let conversation = ConversationId::derive([1; 16]);
+        let frame = Frame::new(Content::Tombstone { seq, duplicate_of: None });
+        Notice { conversation, news: News::Event(frame) }
+    }
+
+    fn whisper() -> Notice {
         let conversation = ConversationId::derive([1; 16]);
         let whisper = Whisper { conversation, user: None, said: Said::Typing { is_typing: true } };
         Notice { conversation, news: News::Whisper(Arc::new(whisper)) }
@@ -127,23 +141,34 @@ mod tests {
     #[test]
     fn at_the_bound_the_reader_is_told_and_nothing_is_kept() {
         let inbox = Inbox::default();
-        for _ in 0..FRAMES_MAX {
-            inbox.push(notice());
+        for seq in 1..=1_000 {
+            inbox.push(event(seq));
         }
         assert_eq!(inbox.take().map(|all| all.len()), Ok(FRAMES_MAX));
-        for _ in 0..=FRAMES_MAX {
-            inbox.push(notice());
+        for seq in 1..=1_001 {
+            inbox.push(event(seq));
         }
         assert!(inbox.has_overflowed());
         assert!(inbox.take().is_err());
-        inbox.push(notice());
+        inbox.push(event(1));
         assert!(inbox.take().is_err());
+    }
+
+    #[test]
+    fn whispers_are_dropped_long_before_they_cost_the_connection() {
+        let inbox = Inbox::default();
+        for _ in 0..2 * FRAMES_MAX {
+            inbox.push(whisper());
+        }
+        inbox.push(event(1));
+        inbox.push(whisper());
+        assert_eq!(inbox.take().map(|all| all.len()), Ok(WHISPERS_MAX + 1));
     }
 
     #[tokio::test]
     async fn a_push_before_the_wait_is_not_missed() {
         let inbox = Inbox::default();
-        inbox.push(notice());
+        inbox.push(whisper());
         inbox.filled().await;
         assert_eq!(inbox.take().unwrap().len(), 1);
         assert!(inbox.take().unwrap().is_empty());

@@ -135,6 +135,17 @@ impl<F> Session<F> {
         self.settle(now, out);
     }
 
+    /// The conversation has been known for long to reach so far: what did not come by now is read.
+    pub fn on_head(&mut self, head: u64, now: Instant, out: &mut Vec<Command<F>>) {
+        if self.state == State::Live && head > self.reach.frontier() {
+            self.reach.see(head);
+            self.reach.owe(head);
+            self.replay = Self::replay_from(self.reach.frontier(), now);
+            self.state = State::Fill;
+            self.settle(now, out);
+        }
+    }
+
     /// The ack of an own send with this seq was written to the connection, so its event is not. A door that
     /// recognises the event of an own send in the tail says this in place of `on_live`.
     pub fn on_acked(&mut self, seq: u64, now: Instant, out: &mut Vec<Command<F>>) {

@@ -194,6 +194,7 @@ impl Talk {
                 let expires = fresh.speaker.grant.as_ref().map(|grant| time(grant.expires_at));
                 self.credential = Some(fresh);
                 self.say(&json!({ "frame": "tokenRefreshed", "expiresAt": expires }));
+                self.leave_what_is_out_of_bounds();
             }
             Some(Ok(_)) => {
                 self.say(&Fault::new(Code::Forbidden, "The token is of another user."));
@@ -201,6 +202,18 @@ impl Talk {
             Some(Err(_)) | None => {
                 self.say(&Fault::new(Code::Unauthorized, "The token is not valid."));
             }
+        }
+    }
+
+    /// A fresh token may be bound where the old one was not.
+    fn leave_what_is_out_of_bounds(&mut self) {
+        let Some(held) = &self.credential else { return };
+        let all = self.joined.keys().chain(self.joining.keys()).copied();
+        let out: Vec<_> = all.filter(|id| held.speaker.check(*id).is_err()).collect();
+        for conversation in out {
+            self.leave(conversation);
+            let detail = "The token is bound to another conversation.";
+            self.say(&Fault::new(Code::Forbidden, detail).of(conversation));
         }
     }
 

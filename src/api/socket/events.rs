@@ -21,6 +21,7 @@ use utoipa_axum::routes;
 use super::Sockets;
 use super::frame::event;
 use super::joined::page;
+use super::talk::DRAIN_WINDOW;
 use crate::admission::Source;
 use crate::api::access::Speaker;
 use crate::api::frame::request::{At, number, query};
@@ -120,6 +121,10 @@ struct Flow {
     out: VecDeque<Bytes>,
     page: Option<(u64, usize)>,
     heartbeat: Instant,
+    /// Where the conversation ended at the last heartbeat, as far as memory knew.
+    head_at_beat: u64,
+    /// When it ends because the door closes.
+    leaves: Option<Instant>,
     revoked: watch::Receiver<u64>,
     has_ended: bool,
 }
@@ -146,6 +151,8 @@ impl Flow {
             out: VecDeque::new(),
             page: None,
             heartbeat,
+            head_at_beat: 0,
+            leaves: None,
             revoked,
             has_ended: false,
         }
@@ -210,7 +217,7 @@ impl Flow {
         let sockets = Arc::clone(&self.streams.sockets);
         let now = sockets.clock.timestamp();
         if sockets.doorkeeper.speaker(&self.bearer, self.conversation, now).is_err() {
-            return self.end("forbidden", "Access was taken away.");
+            return self.end_without_access();
         }
         let reader = Reader::of(&self.speaker.tenant, Source::Sse);
         let paged = page(&sockets.history, reader, self.conversation, (after, limit)).await;
@@ -223,17 +230,15 @@ impl Flow {
 
     async fn wait(&mut self) {
         let own = self.joined.as_ref().and_then(|(session, _)| session.next_wake());
-        let wake = own.map_or(self.heartbeat, |at| at.min(self.heartbeat));
+        let others = own.into_iter().chain(self.leaves).chain(self.expires());
+        let wake = others.fold(self.heartbeat, Instant::min);
         tokio::select! {
-            biased;
-            () = self.streams.closing.requested() => {
-                self.end("unavailable", "The server is on its way out.");
-            }
+            () = self.streams.closing.requested(), if self.leaves.is_none() => self.drain(),
             Ok(()) = self.revoked.changed() => {
                 let sockets = &self.streams.sockets;
                 let now = sockets.clock.timestamp();
                 if sockets.doorkeeper.speaker(&self.bearer, self.conversation, now).is_err() {
-                    self.end("forbidden", "Access was taken away.");
+                    self.end_without_access();
                 }
             }
             () = self.inbox.filled() => self.on_news(),
@@ -257,16 +262,47 @@ impl Flow {
 
     fn on_wake(&mut self) {
         let now = self.streams.sockets.clock.now();
+        if self.leaves.is_some_and(|at| now >= at) {
+            return self.end("unavailable", "The server is on its way out.");
+        }
+        if self.has_expired() {
+            return self.end_without_access();
+        }
         if now >= self.heartbeat {
             self.heartbeat = now + HEARTBEAT;
             self.out.push_back(Bytes::from_static(b": here\n\n"));
-        }
-        let grant = self.speaker.grant.as_ref();
-        let at = self.streams.sockets.clock.timestamp();
-        if grant.is_some_and(|grant| grant.expires_at <= at) {
-            return self.end("token_expired", "The token has expired.");
+            let head = self.streams.sockets.hub.head(self.conversation).unwrap_or(0);
+            let known = std::mem::replace(&mut self.head_at_beat, head);
+            self.with_session(|session, now, out| session.on_head(known, now, out));
         }
         self.with_session(Session::on_wake);
+    }
+
+    /// Ends within the window of the door, at a time of its own.
+    fn drain(&mut self) {
+        let sockets = &self.streams.sockets;
+        let part = u32::try_from(sockets.dice.draw() % 1_000).unwrap_or(0);
+        self.leaves = Some(sockets.clock.now() + DRAIN_WINDOW * part / 1_000);
+    }
+
+    /// When the token ends.
+    fn expires(&self) -> Option<Instant> {
+        let clock = &self.streams.sockets.clock;
+        let left = self.speaker.grant.as_ref()?.expires_at.since(clock.timestamp());
+        Some(clock.now() + left)
+    }
+
+    fn has_expired(&self) -> bool {
+        let now = self.streams.sockets.clock.timestamp();
+        self.speaker.grant.as_ref().is_some_and(|grant| grant.expires_at <= now)
+    }
+
+    fn end_without_access(&mut self) {
+        if self.has_expired() {
+            self.end("token_expired", "The token has expired.");
+        } else {
+            self.end("forbidden", "Access was taken away.");
+        }
     }
 
     fn with_session(

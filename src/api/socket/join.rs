@@ -136,7 +136,7 @@ impl Talk {
                 let fault = fault.of(conversation).after(self.wait());
                 let was_waiting = place.is_some();
                 let Some(place) = place.or_else(|| Place::take(&self.sockets)) else {
-                    return Err(End::Close(1013, fault));
+                    return self.refuse_to_wait(conversation, fault);
                 };
                 if !was_waiting {
                     self.say(&fault);
@@ -163,9 +163,22 @@ impl Talk {
         };
         let (now, mut commands) = (self.sockets.clock.now(), Vec::new());
         let session = Session::join(join, now, &mut commands);
-        self.joined.insert(conversation, Box::new(Joined { session, _membership: membership }));
+        self.joined.insert(
+            conversation,
+            Box::new(Joined { session, head_at_beat: 0, _membership: membership }),
+        );
         self.carry_out(conversation, commands)?;
         self.whisper(conversation, Said::Presence { is_there: true });
+        Ok(())
+    }
+
+    /// The waiting room is full. Who has joined something else keeps that.
+    fn refuse_to_wait(&mut self, conversation: ConversationId, fault: Fault) -> Result<(), End> {
+        self.joining.remove(&conversation);
+        if self.joined.is_empty() && self.joining.is_empty() {
+            return Err(End::Close(1013, fault));
+        }
+        self.say(&fault);
         Ok(())
     }
 

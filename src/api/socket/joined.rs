@@ -24,6 +24,8 @@ use crate::store;
 /// A conversation that this connection has joined.
 pub(super) struct Joined {
     pub(super) session: Session<Frame>,
+    /// Where the conversation ended at the last heartbeat, as far as memory knew.
+    pub(super) head_at_beat: u64,
     pub(super) _membership: Membership,
 }
 
@@ -133,6 +135,17 @@ impl Talk {
         }
     }
 
+    /// What memory has known since the last heartbeat and nobody told is lost: the session reads it.
+    pub(super) fn look_for_lost(&mut self) -> Result<(), End> {
+        let hub = self.sockets.hub.clone();
+        for id in self.joined.keys().copied().collect::<Vec<_>>() {
+            let Some(joined) = self.joined.get_mut(&id) else { continue };
+            let known = std::mem::replace(&mut joined.head_at_beat, hub.head(id).unwrap_or(0));
+            self.with_session(id, |session, now, out| session.on_head(known, now, out))?;
+        }
+        Ok(())
+    }
+
     /// Tells of every conversation where it ends, and of itself where there is none.
     pub(super) fn beat(&mut self) {
         if self.joined.is_empty() {
@@ -202,8 +215,7 @@ impl Talk {
 
     fn fetch(&mut self, conversation: ConversationId, after: u64, limit: usize) -> Result<(), End> {
         let Some(held) = self.credential.as_ref().filter(|held| held.is_good(&self.sockets)) else {
-            let fault = Fault::new(Code::Forbidden, "Access was taken away.");
-            return Err(End::Close(4403, fault));
+            return Err(self.without_access());
         };
         let reader = Reader::of(&held.speaker.tenant, Source::Socket);
         let history = self.sockets.history.clone();

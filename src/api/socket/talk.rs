@@ -3,6 +3,7 @@
 //! Does not decide what a conversation is owed; its session does.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,7 +53,7 @@ const LEAVE_MAX: Duration = Duration::from_secs(1);
 
 /// Over how long closes are spread when the door closes, so that clients do not all return at once. Less than what a
 /// door has to drain.
-const DRAIN_WINDOW: Duration = Duration::from_secs(8);
+pub(super) const DRAIN_WINDOW: Duration = Duration::from_secs(8);
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -134,11 +135,7 @@ impl Talk {
                 Ok(()) => {}
                 Err(end) => break end,
             }
-            let mut flushed = Ok(());
-            while flushed.is_ok() && !self.out.is_empty() {
-                flushed = self.flush().await;
-            }
-            if let Err(end) = flushed {
+            if let Err(end) = self.flush().await {
                 break end;
             }
         };
@@ -149,7 +146,8 @@ impl Talk {
         }
     }
 
-    /// Waits for one thing and deals with it.
+    /// Waits for one thing and deals with it. Which comes first is left to chance, so that neither a busy conversation
+    /// nor a busy client keeps the other, a deadline or a stop waiting.
     async fn turn(
         &mut self,
         seat: &mut Seat,
@@ -157,7 +155,6 @@ impl Talk {
     ) -> Result<(), End> {
         let wake = self.next_wake();
         tokio::select! {
-            biased;
             () = seat.dismissed(), if self.times.leaves.is_none() => self.drain(),
             Ok(()) = revoked.changed() => self.look_at_access()?,
             done = self.under_way.join_next(), if !self.under_way.is_empty() => match done {
@@ -168,6 +165,8 @@ impl Talk {
             () = self.inbox.filled() => self.on_news()?,
             read = self.socket.next() => self.on_read(read)?,
             () = sleep_until(wake.into()) => self.on_wake()?,
+            // What came during the last write waits to be written itself.
+            () = ready(()), if !self.out.is_empty() => {}
         }
         Ok(())
     }
@@ -257,10 +256,11 @@ impl Talk {
             return Err(End::Close(4408, fault));
         }
         if self.has_expired() {
-            return Err(End::Close(4401, Fault::new(Code::TokenExpired, "The token has expired.")));
+            return Err(self.without_access());
         }
         if now >= self.times.heartbeat {
             self.times.heartbeat = now + HEARTBEAT;
+            self.look_for_lost()?;
             self.beat();
         }
         self.wake_sessions(now)
@@ -279,7 +279,16 @@ impl Talk {
         if is_good {
             return Ok(());
         }
-        Err(End::Close(4403, Fault::new(Code::Forbidden, "Access was taken away.")))
+        Err(self.without_access())
+    }
+
+    /// How it ends when the credential is good no more.
+    pub(super) fn without_access(&self) -> End {
+        if self.has_expired() {
+            End::Close(4401, Fault::new(Code::TokenExpired, "The token has expired."))
+        } else {
+            End::Close(4403, Fault::new(Code::Forbidden, "Access was taken away."))
+        }
     }
 
     /// Writes what waits. A reader who does not take it in time is too slow.

@@ -344,6 +344,15 @@ fn a_hole_in_live_frames_is_filled_without_a_word() {
 }
 
 #[test]
+fn what_never_came_live_is_read_without_a_word_once_it_is_known() {
+    let mut desk = live_at(5);
+    assert_eq!(desk.call(|session, now, out| session.on_head(5, now, out)), []);
+    assert_eq!(desk.call(|session, now, out| session.on_head(7, now, out)), [fetch(5, 2)]);
+    assert_eq!(desk.page(5, 7, false), events(6..=7));
+    assert_eq!((desk.state(), desk.live(8)), (State::Live, vec![event(8)]));
+}
+
+#[test]
 fn a_hole_may_close_by_what_comes_live_and_two_are_filled_one_after_the_other() {
     let mut desk = live_at(5);
     assert_eq!(desk.lives([7, 10]), [fetch(5, 1)]);
