@@ -84,7 +84,6 @@ pub struct Fittings {
     pub seeds: Seeds,
     /// Randomness for request ids and jitter.
     pub dice: Dice,
-    /// Base of the waits that retryable answers name.
     /// The door closes.
     pub closing: Stop,
     /// Base of the waits that retryable answers name.

@@ -249,6 +249,12 @@ impl Talk {
         conversation: ConversationId,
         frame: &Incoming,
     ) -> Result<(), End> {
+        let is_known =
+            self.joined.contains_key(&conversation) || self.joining.contains_key(&conversation);
+        if !is_known {
+            self.say(&Fault::new(Code::NoSession, "Join the conversation first.").of(conversation));
+            return Ok(());
+        }
         match watermark(frame) {
             Ok(watermark) => self.with_session(conversation, |session, now, out| {
                 session.on_sync(watermark.unwrap_or(0), now, out);

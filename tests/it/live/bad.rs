@@ -26,8 +26,10 @@ async fn what_is_wrong_is_answered_and_the_connection_stays() {
     socket.say(json!({"frame": "sync", "watermark": 1})).await;
     socket.expect("replayComplete").await;
     let foreign = Client::tenant(&server).await.open().await;
+    let apart = tenant.open().await;
     let id = conversation.to_string();
-    let bad: [(Value, u64); 12] = [
+    let bad: [(Value, u64); 13] = [
+        (json!({"frame": "sync", "conversationId": apart, "watermark": 0}), 1001),
         (json!({"frame": "dance"}), 1000),
         (json!({"text": "no frame"}), 1000),
         (json!([1, 2]), 1000),

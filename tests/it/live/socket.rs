@@ -209,3 +209,33 @@ async fn who_loses_access_loses_the_socket() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_token_that_is_bound_elsewhere_ends_what_it_does_not_reach() {
+    let world = World::new().await;
+    let server = world.serve(&[]).await;
+    let tenant = Client::tenant(&server).await;
+    let (first, second) = (tenant.open().await, tenant.open().await);
+    let token = async |wish: Value| {
+        tenant.post("/v1/tokens", wish).await.json()["token"].as_str().unwrap().to_owned()
+    };
+    let wide = token(json!({"userId": "ann"})).await;
+    let narrow = token(json!({"userId": "ann", "conversationId": second})).await;
+    let (mut ann, _) = Socket::joined(&server, &wide, first, None).await;
+    ann.expect("replayComplete").await;
+    ann.say(json!({"frame": "join", "conversationId": second})).await;
+    ann.expect("welcome").await;
+    ann.expect("replayComplete").await;
+
+    ann.say(json!({"frame": "auth", "token": narrow})).await;
+    ann.expect("tokenRefreshed").await;
+    let refused = ann.expect("error").await;
+    assert_eq!(
+        (&refused["code"], &refused["conversationId"]),
+        (&json!("forbidden"), &json!(first))
+    );
+    tenant.say(first, "not for her any more").await;
+    tenant.say(second, "for her").await;
+    assert_eq!(ann.expect("event").await["conversationId"], json!(second));
+    server.stop().await;
+}
