@@ -25,7 +25,7 @@ use super::talk::DRAIN_WINDOW;
 use crate::admission::Source;
 use crate::api::access::Speaker;
 use crate::api::frame::request::{At, number, query};
-use crate::api::problem::Problem;
+use crate::api::problem::{Code, Problem};
 use crate::event::{ConversationId, id};
 use crate::history::Reader;
 use crate::lifecycle::Stop;
@@ -88,7 +88,8 @@ async fn events(
     }
     let now = sockets.clock.timestamp();
     let speaker = sockets.doorkeeper.speaker(&headers, conversation, now)?;
-    let place = parts.headers.get(LAST_EVENT_ID).and_then(|value| place_of(value.to_str().ok()?));
+    let place = parts.headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()).map(place);
+    let place = place.transpose()?;
     let flow = Flow::new(streams, (headers, speaker), conversation, place, after);
     let body = stream::unfold(flow, |mut flow| async move {
         let chunk = flow.next().await?;
@@ -100,6 +101,13 @@ async fn events(
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     Ok(response)
+}
+
+/// Where the last event was. What is no place must not be taken for the end.
+fn place(id: &HeaderValue) -> Result<(String, u64), Problem> {
+    id.to_str().ok().and_then(place_of).ok_or_else(|| {
+        Problem::new(Code::BadRequest, "Last-Event-ID must be the id of an event: epoch:seq.")
+    })
 }
 
 /// The epoch and seq of an event's id.

@@ -91,6 +91,10 @@ async fn who_may_not_read_is_told_in_http() {
     let tenant = Client::tenant(&server).await;
     let conversation = tenant.open().await;
     let path = format!("/v1/conversations/{conversation}/events");
+    for id in ["2", "rubbish", "a:-1"] {
+        let answer = tenant.call(hyper::Method::GET, &path, &[("last-event-id", id)], "").await;
+        answer.assert_problem(400, "bad_request");
+    }
     tenant.as_bearer("").get(&path).await.assert_problem(401, "unauthorized");
     let bound = tenant.post("/v1/tokens", json!({"conversationId": tenant.open().await})).await;
     let token = bound.json()["token"].as_str().unwrap().to_owned();
