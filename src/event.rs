@@ -5,10 +5,14 @@
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod outcome;
 pub mod partition;
 pub mod record;
 
-pub use id::{ChannelId, ConversationId, KeyId, MessageId, NodeId, RecordId, RequestId, TenantId};
+pub use id::{
+    ChannelId, ConversationId, DeliveryId, KeyId, MessageId, NodeId, RecordId, RequestId, TenantId,
+};
 pub use key::{ClientId, Fingerprint};
+pub use outcome::{Fate, Outcome, Reason};
 pub use partition::{Partition, Partitions};
 pub use record::{Body, Event, Json, Message, Opening, Record, Sender};

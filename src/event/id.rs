@@ -38,6 +38,8 @@ pub type ChannelId = Id<kind::Channel>;
 pub type ConversationId = Id<kind::Conversation>;
 /// Names an event that has content; derived from the idempotency key where there is one.
 pub type MessageId = Id<kind::Message>;
+/// Names one message for one channel; derived from the two, and the `webhook-id` of every attempt.
+pub type DeliveryId = Id<kind::Delivery>;
 /// Names one record of the log.
 pub type RecordId = Id<kind::Record>;
 /// Names a running server process; made anew at every start.
@@ -64,6 +66,9 @@ pub mod kind {
     /// See [`super::MessageId`].
     #[derive(Debug)]
     pub enum Message {}
+    /// See [`super::DeliveryId`].
+    #[derive(Debug)]
+    pub enum Delivery {}
     /// See [`super::RecordId`].
     #[derive(Debug)]
     pub enum Record {}
@@ -88,6 +93,9 @@ pub mod kind {
     }
     impl Kind for Message {
         const PREFIX: &'static str = "msg_";
+    }
+    impl Kind for Delivery {
+        const PREFIX: &'static str = "dlv_";
     }
     impl Kind for Record {
         const PREFIX: &'static str = "rec_";
