@@ -20,7 +20,7 @@ use tracing::debug;
 
 use crate::clock::Clock;
 use crate::event::record::CodecError;
-use crate::event::{ConversationId, NodeId, Partition, Partitions};
+use crate::event::{ConversationId, NodeId, Outcome, Partition, Partitions};
 use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::Log;
 use crate::metrics::Metrics;
@@ -304,10 +304,37 @@ impl Journal {
         is_level: bool,
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
+        self.hand_over(place, (drafts, Vec::new(), seed), is_level, deadline).await
+    }
+
+    /// Appends what became of attempts to deliver events of one partition; they are durable when this returns.
+    ///
+    /// Idempotency key: delivery, attempt and its beginning, by which Postgres takes a repeat for what it is.
+    /// Not cancel safe: what was handed over may be stored.
+    ///
+    /// # Errors
+    /// [`Error::Late`] when they may or may not be stored; [`Error::Unanswered`] and [`Error::Stopping`] when they
+    /// are not.
+    pub async fn note(
+        &self,
+        place: Place,
+        outcomes: Vec<Outcome>,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        self.hand_over(place, (Vec::new(), outcomes, None), false, deadline).await.map(drop)
+    }
+
+    async fn hand_over(
+        &self,
+        place: Place,
+        (drafts, outcomes, seed): (Vec<Draft>, Vec<Outcome>, Option<Seed>),
+        is_level: bool,
+        deadline: Instant,
+    ) -> Result<Vec<Verdict>, Error> {
         let (reply, answer) = oneshot::channel();
         let inbox = &self.inner.inboxes[place.partition().index()];
         let ticket = writer::Ticket { reply, place };
-        let request = draft::Request { ticket, drafts, seed, deadline, is_level };
+        let request = draft::Request { ticket, drafts, outcomes, seed, deadline, is_level };
         // The inbox has as many places as are given out, so it can only be closed.
         inbox.try_send(request).map_err(|_closed| Error::Stopping)?;
         match answer.await {

@@ -55,6 +55,9 @@ pub const RECORD_BYTES_MAX: usize = 512 * 1024;
 /// What an event costs in a record beside its content, in bytes; an upper bound that a test checks.
 pub const EVENT_OVERHEAD_BYTES: usize = 256;
 
+/// What an outcome costs in a record beside the answer it keeps, in bytes; an upper bound that a test checks.
+pub const OUTCOME_OVERHEAD_BYTES: usize = 256;
+
 /// What a record costs beside its events, in bytes; an upper bound that a test checks.
 pub const RECORD_OVERHEAD_BYTES: usize = 128;
 

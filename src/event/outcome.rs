@@ -4,12 +4,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::id::{ChannelId, DeliveryId, MessageId};
+use super::id::{ChannelId, ConversationId, DeliveryId, MessageId, TenantId};
+use super::limits::OUTCOME_OVERHEAD_BYTES;
 use crate::clock::Timestamp;
 
 /// What became of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
+    /// Whose channel it is.
+    #[serde(rename = "t")]
+    pub tenant: TenantId,
+    /// The conversation of the event; gives the partition that keeps the outcome.
+    #[serde(rename = "c")]
+    pub conversation: ConversationId,
     /// The delivery.
     #[serde(rename = "d")]
     pub delivery: DeliveryId,
@@ -57,6 +64,13 @@ pub enum Fate {
     /// No attempt is left; it can be delivered again by hand.
     #[serde(rename = "x")]
     Failed,
+}
+
+impl Outcome {
+    /// An upper bound of what it takes in a record, in bytes.
+    pub fn size(&self) -> usize {
+        self.answer.as_ref().map_or(0, |answer| answer.len()) + OUTCOME_OVERHEAD_BYTES
+    }
 }
 
 impl Fate {

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::id::{ChannelId, ConversationId, MessageId, NodeId, RecordId, TenantId};
 use super::key::{ClientId, Fingerprint};
 use super::limits::{EVENT_OVERHEAD_BYTES, RECORD_BYTES_MAX, RECORD_EVENTS_MAX};
+use super::outcome::Outcome;
 use crate::clock::Timestamp;
 
 /// The version that this code writes. A reader refuses a higher one instead of guessing at it.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Events that were committed together: one message of a partition's stream.
 ///
@@ -28,9 +29,13 @@ pub struct Record {
     /// The node that wrote it.
     #[serde(rename = "n")]
     pub node: NodeId,
-    /// The events, in the order of their commit: 1 to [`RECORD_EVENTS_MAX`].
+    /// The events, in the order of their commit.
     #[serde(rename = "e")]
     pub events: Vec<Event>,
+    /// What became of attempts to deliver (since version 2). They have no place in a conversation. With the events
+    /// they are 1 to [`RECORD_EVENTS_MAX`].
+    #[serde(rename = "o", default, skip_serializing_if = "Vec::is_empty")]
+    pub outcomes: Vec<Outcome>,
 }
 
 /// One entry of a conversation.
@@ -262,8 +267,13 @@ impl Record {
         }
     }
 
+    /// How many entries it has: events and outcomes.
+    pub fn entries(&self) -> usize {
+        self.events.len() + self.outcomes.len()
+    }
+
     fn check_bounds(&self, bytes: usize) -> Result<(), CodecError> {
-        let events = self.events.len();
+        let events = self.entries();
         if (1..=RECORD_EVENTS_MAX).contains(&events) && bytes <= RECORD_BYTES_MAX {
             Ok(())
         } else {

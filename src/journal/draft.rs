@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::heads::Seed;
 use crate::clock::Timestamp;
+use crate::event;
 use crate::event::{Body, ConversationId, Event, Fingerprint, MessageId, TenantId};
 
 /// A checked wish to append one event.
@@ -92,6 +93,8 @@ pub struct Request<T> {
     pub ticket: T,
     /// The drafts; together they fit one record.
     pub drafts: Vec<Draft>,
+    /// What became of attempts to deliver; a request has these or drafts. They are stored as they are.
+    pub outcomes: Vec<event::Outcome>,
     /// What Postgres said, if memory did not know enough.
     pub seed: Option<Seed>,
     /// When nobody waits any more.
@@ -149,7 +152,7 @@ pub enum Unanswered {
     Refused(String),
 }
 
-/// The answer to one request: one verdict a draft, in their order.
+/// The answer to one request: one verdict a draft, in their order; none for outcomes.
 #[derive(Debug)]
 pub struct Answer<T> {
     /// Who waits.

@@ -155,6 +155,7 @@ mod tests {
             id: RecordId::derive([1; 16]),
             node: NodeId::derive([1; 16]),
             events: vec![event],
+            outcomes: Vec::new(),
         };
         Arc::new(Folded { position, bytes: 10, record })
     }

@@ -13,6 +13,7 @@ use super::fold::{Fit, Fold};
 use super::heads::Seed;
 use super::ring::Folded;
 use crate::clock::Timestamp;
+use crate::event;
 use crate::event::record::VERSION;
 use crate::event::{NodeId, Record, RecordId};
 use crate::log::{Outcome, Outgoing};
@@ -37,6 +38,16 @@ struct Flight<T> {
     behind: Option<u64>,
 }
 
+impl<T> Flight<T> {
+    /// The record as it is in the log; the flight itself does not need it any more.
+    fn take_record(&mut self) -> Record {
+        let events = std::mem::take(&mut self.record.events);
+        let outcomes = std::mem::take(&mut self.record.outcomes);
+        let (id, node) = (self.record.id, self.record.node);
+        Record { version: VERSION, id, node, events, outcomes }
+    }
+}
+
 #[derive(Debug)]
 struct Staged<T> {
     /// Gone once its owner was told that it is late.
@@ -44,6 +55,8 @@ struct Staged<T> {
     seed: Option<Seed>,
     deadline: Instant,
     slots: Vec<Slot>,
+    /// How many of the record's outcomes are this request's.
+    outcomes: usize,
 }
 
 /// What one draft of a staged request waits for.
@@ -137,7 +150,7 @@ impl<T> Sequencer<T> {
         while let Some(request) = self.queue.pop_front() {
             if request.deadline <= now {
                 answers.push(late(request.ticket));
-            } else if staging.has_room_for(&request.drafts) {
+            } else if staging.has_room_for(&request.drafts, &request.outcomes) {
                 match stage_request(&mut staging, request) {
                     Ok(waiting) => staged.push(waiting),
                     Err(answer) => answers.push(answer),
@@ -147,21 +160,21 @@ impl<T> Sequencer<T> {
                 break;
             }
         }
-        let outgoing = self.launch(staging.into_events(), staged, fold.position(), id);
+        let outgoing = self.launch(staging.into_entries(), staged, fold.position(), id);
         Stage { answers, outgoing }
     }
 
     fn launch(
         &mut self,
-        events: Vec<crate::event::Event>,
+        (events, outcomes): (Vec<event::Event>, Vec<event::Outcome>),
         staged: Vec<Staged<T>>,
         expected: u64,
         id: RecordId,
     ) -> Option<Outgoing> {
-        if events.is_empty() {
+        if events.is_empty() && outcomes.is_empty() {
             return None;
         }
-        let record = Record { version: VERSION, id, node: self.node, events };
+        let record = Record { version: VERSION, id, node: self.node, events, outcomes };
         let bytes = record.encode().expect("staging keeps every bound that encoding checks");
         let outgoing = Outgoing { id, expected, bytes: bytes.into() };
         self.flight = Some(Flight { record, outgoing: outgoing.clone(), staged, behind: None });
@@ -265,8 +278,7 @@ impl<T> Sequencer<T> {
             return Vec::new();
         };
         let bytes = flight.outgoing.bytes.len();
-        let events = std::mem::take(&mut flight.record.events);
-        let record = Record { version: VERSION, id: flight.record.id, node: self.node, events };
+        let record = flight.take_record();
         let folded = Arc::new(Folded { position, bytes, record });
         let fit = fold.apply(&folded, now);
         debug_assert_eq!(
@@ -281,8 +293,7 @@ impl<T> Sequencer<T> {
         let Some(flight) = self.flight.as_mut() else {
             return Vec::new();
         };
-        let events = std::mem::take(&mut flight.record.events);
-        let record = Record { version: VERSION, id: flight.record.id, node: self.node, events };
+        let record = flight.take_record();
         self.settle_with(fold, &record)
     }
 
@@ -326,7 +337,9 @@ impl<T> Sequencer<T> {
             return Next::Lost;
         };
         let mut events: Vec<_> = flight.record.events.into_iter().map(Some).collect();
+        let mut outcomes = flight.record.outcomes;
         for staged in flight.staged.into_iter().rev() {
+            let outcomes = outcomes.split_off(outcomes.len() - staged.outcomes);
             let drafts = staged.slots.into_iter().filter_map(|slot| match slot {
                 Slot::Done { draft, .. } | Slot::Same { draft, .. } => Some(*draft),
                 Slot::Event { index, intent, key_time } => {
@@ -339,7 +352,14 @@ impl<T> Sequencer<T> {
             if let Some(ticket) = ticket {
                 // Settled or not, the fold has moved on since: what it refuses is to be looked at anew.
                 let is_level = false;
-                self.queue.push_front(Request { ticket, drafts, seed, deadline, is_level });
+                self.queue.push_front(Request {
+                    ticket,
+                    drafts,
+                    outcomes,
+                    seed,
+                    deadline,
+                    is_level,
+                });
             }
         }
         Next::Lost
@@ -355,7 +375,7 @@ fn stage_request<T>(
     staging: &mut Staging<'_>,
     request: Request<T>,
 ) -> Result<Staged<T>, Answer<T>> {
-    let Request { ticket, drafts, seed, deadline, is_level } = request;
+    let Request { ticket, drafts, outcomes, seed, deadline, is_level } = request;
     if staging.is_cold(&drafts, seed.as_ref()) {
         return Err(Answer { ticket, verdicts: Err(Unanswered::Cold(drafts)) });
     }
@@ -380,9 +400,10 @@ fn stage_request<T>(
             Slot::Event { .. } | Slot::Same { .. } => None,
         })
         .collect();
+    let outcomes = staging.note(outcomes);
     match verdicts {
-        Some(verdicts) => Err(Answer { ticket, verdicts: Ok(verdicts) }),
-        None => Ok(Staged { ticket: Some(ticket), seed, deadline, slots }),
+        Some(verdicts) if outcomes == 0 => Err(Answer { ticket, verdicts: Ok(verdicts) }),
+        Some(_) | None => Ok(Staged { ticket: Some(ticket), seed, deadline, slots, outcomes }),
     }
 }
 

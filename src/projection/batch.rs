@@ -54,7 +54,7 @@ impl Batch {
             batch.last = position;
             match Record::decode(&raw) {
                 Ok(record) => {
-                    events += record.events.len();
+                    events += record.entries();
                     batch.records.push(Arc::new(Folded { position, bytes: raw.len(), record }));
                 }
                 Err(source @ CodecError::Version(_)) => {

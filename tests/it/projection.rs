@@ -59,7 +59,9 @@ fn record(position: u64, events: Vec<Event>) -> Vec<u8> {
     let mut id = [4; 16];
     id[..8].copy_from_slice(&position.to_be_bytes());
     let node = forebay::event::NodeId::derive([5; 16]);
-    Record { version: 1, id: RecordId::derive(id), node, events }.encode().unwrap()
+    Record { version: 1, id: RecordId::derive(id), node, events, outcomes: Vec::new() }
+        .encode()
+        .unwrap()
 }
 
 #[tokio::test]

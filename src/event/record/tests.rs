@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::event::limits::{RECORD_OVERHEAD_BYTES, TRACE_BYTES_MAX};
+use crate::event::{DeliveryId, Fate, Reason};
 
 fn text(chars: usize) -> impl Strategy<Value = Option<Box<str>>> {
     prop::option::of(
@@ -59,6 +60,7 @@ fn record_of(events: Vec<Event>) -> Record {
         id: RecordId::derive([1; 16]),
         node: NodeId::derive([2; 16]),
         events,
+        outcomes: Vec::new(),
     }
 }
 
@@ -152,4 +154,45 @@ fn sample() -> Body {
         data: Some(Json::from_checked("{\"n\":1.50}")),
         metadata: None,
     }))
+}
+
+fn outcome(answer: usize) -> Outcome {
+    Outcome {
+        tenant: TenantId::derive([1; 16]),
+        conversation: ConversationId::derive([2; 16]),
+        delivery: DeliveryId::derive([3; 16]),
+        channel: ChannelId::derive([4; 16]),
+        message: MessageId::derive([5; 16]),
+        seq: u64::MAX,
+        attempt: u32::MAX,
+        began_at: Timestamp::default().plus(std::time::Duration::MAX),
+        took_ms: u32::MAX,
+        status: Some(u16::MAX),
+        reason: Some(Reason::TimeoutConnect),
+        fate: Fate::Retry(Timestamp::default().plus(std::time::Duration::MAX)),
+        answer: Some("a".repeat(answer).into()),
+    }
+}
+
+#[test]
+fn outcomes_survive_their_bytes_and_keep_their_size_bound() {
+    for answer in [0, 200, 70_000] {
+        let mut record = record_of(Vec::new());
+        record.outcomes = vec![outcome(answer); 3];
+        let bytes = record.encode().unwrap();
+        let bound: usize = record.outcomes.iter().map(Outcome::size).sum();
+        assert!(bytes.len() <= bound + RECORD_OVERHEAD_BYTES);
+        assert_eq!(Record::decode(&bytes).unwrap(), record);
+    }
+}
+
+#[test]
+fn a_record_of_version_1_has_no_outcomes() {
+    let mut record = record_of(Vec::new());
+    record.outcomes = vec![outcome(1)];
+    record.version = 1;
+    let entries = record.encode().unwrap();
+    assert_eq!(Record::decode(&entries).unwrap().entries(), 1);
+    record.outcomes.clear();
+    assert!(matches!(record.encode(), Err(CodecError::Bounds { events: 0, .. })));
 }

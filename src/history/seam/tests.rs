@@ -32,7 +32,8 @@ fn span(head: u64, first: u64, query: Query) -> Span {
     let mut ring = Ring::starting_after(0, usize::MAX);
     for seq in first..=head {
         let (id, node) = (RecordId::derive([1; 16]), NodeId::derive([1; 16]));
-        let record = Record { version: 1, id, node, events: vec![event(seq)] };
+        let record =
+            Record { version: 1, id, node, events: vec![event(seq)], outcomes: Vec::new() };
         ring.push(&Arc::new(Folded { position: seq, bytes: 1, record }));
     }
     let (after, limit) = match query.order {

@@ -526,7 +526,7 @@ proptest! {
         };
         let events = checked.into_iter().map(draft).map(event).collect();
         let (id, node) = (RecordId::derive([4; 16]), NodeId::derive([5; 16]));
-        let record = Record { version: 1, id, node, events };
+        let record = Record { version: 1, id, node, events, outcomes: Vec::new() };
         prop_assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
     }
 }

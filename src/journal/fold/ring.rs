@@ -145,7 +145,7 @@ impl Ring {
         let mut events = 0;
         let fits = |folded: &&Arc<Folded>| {
             let room = events < events_max;
-            events += folded.record.events.len();
+            events += folded.record.entries();
             room
         };
         Window::Records(self.records.range(begin..).take_while(fits).cloned().collect())
@@ -154,7 +154,7 @@ impl Ring {
     /// How much lies above a checkpoint, up to `newest`.
     pub fn unprojected(&self, checkpoint: u64, newest: u64) -> Unprojected {
         let begin = self.records.partition_point(|folded| folded.position <= checkpoint);
-        let count = |from| self.records.range(from..).map(|f| f.record.events.len() as u64).sum();
+        let count = |from| self.records.range(from..).map(|f| f.record.entries() as u64).sum();
         let (held, all): (u64, u64) = (count(begin), count(0));
         let older = self.forgotten.min(newest).saturating_sub(checkpoint);
         let density = (all / (self.records.len() as u64).max(1)).max(1);
@@ -189,6 +189,7 @@ mod tests {
             id: RecordId::derive([1; 16]),
             node: NodeId::derive([1; 16]),
             events: events.iter().map(event).collect(),
+            outcomes: Vec::new(),
         };
         Arc::new(Folded { position, bytes: 100, record })
     }

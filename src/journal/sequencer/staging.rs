@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use crate::event::limits::{RECORD_BYTES_MAX, RECORD_EVENTS_MAX, RECORD_OVERHEAD_BYTES};
-use crate::event::{ConversationId, Event, MessageId};
+use crate::event::{ConversationId, Event, MessageId, Outcome};
 use crate::journal::draft::{Draft, Intent, Receipt, Verdict};
 use crate::journal::fold::Fold;
 use crate::journal::heads::{Head, Seed, Status};
@@ -15,6 +15,7 @@ use crate::journal::heads::{Head, Seed, Status};
 pub(super) struct Staging<'a> {
     fold: &'a Fold,
     events: Vec<Event>,
+    outcomes: Vec<Outcome>,
     heads: HashMap<ConversationId, Head>,
     keys: HashMap<MessageId, usize>,
     bytes: usize,
@@ -41,19 +42,30 @@ enum Known {
 impl<'a> Staging<'a> {
     pub(super) fn new(fold: &'a Fold) -> Self {
         let (events, heads, keys) = (Vec::new(), HashMap::new(), HashMap::new());
-        Self { fold, events, heads, keys, bytes: RECORD_OVERHEAD_BYTES }
+        let outcomes = Vec::new();
+        Self { fold, events, outcomes, heads, keys, bytes: RECORD_OVERHEAD_BYTES }
     }
 
     /// Whether all of these still fit. An empty record takes any request: the door keeps requests within a record.
-    pub(super) fn has_room_for(&self, drafts: &[Draft]) -> bool {
-        let bytes: usize = drafts.iter().map(|draft| draft.body.size()).sum();
-        let fits = self.events.len() + drafts.len() <= RECORD_EVENTS_MAX
+    pub(super) fn has_room_for(&self, drafts: &[Draft], outcomes: &[Outcome]) -> bool {
+        let bytes = drafts.iter().map(|draft| draft.body.size()).sum::<usize>()
+            + outcomes.iter().map(Outcome::size).sum::<usize>();
+        let entries = self.events.len() + self.outcomes.len();
+        let fits = entries + drafts.len() + outcomes.len() <= RECORD_EVENTS_MAX
             && self.bytes + bytes <= RECORD_BYTES_MAX;
-        fits || self.events.is_empty()
+        fits || entries == 0
     }
 
-    pub(super) fn into_events(self) -> Vec<Event> {
-        self.events
+    pub(super) fn into_entries(self) -> (Vec<Event>, Vec<Outcome>) {
+        (self.events, self.outcomes)
+    }
+
+    /// Puts outcomes into the record and says how many they were.
+    pub(super) fn note(&mut self, outcomes: Vec<Outcome>) -> usize {
+        let count = outcomes.len();
+        self.bytes += outcomes.iter().map(Outcome::size).sum::<usize>();
+        self.outcomes.extend(outcomes);
+        count
     }
 
     /// Puts a draft into the record and says at which place.

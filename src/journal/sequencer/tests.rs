@@ -39,7 +39,7 @@ fn conversation(n: u8) -> ConversationId {
 
 fn draft(place: u8, client: Client, intent: Intent) -> Draft {
     let client_id = ClientId::parse(&format!("c-{client}")).unwrap();
-    let id = crate::event::key::message_id(tenant(), conversation(place), None, &client_id);
+    let id = event::key::message_id(tenant(), conversation(place), None, &client_id);
     let client_id = (!is_unkeyed(client)).then_some(client_id);
     let message = Message { client_id, ..Message::default() };
     let body = match intent {
@@ -127,6 +127,7 @@ impl World {
             let request = Request {
                 ticket: u32::MAX,
                 drafts: vec![draft(place, u32::MAX, Intent::OpenNamed)],
+                outcomes: Vec::new(),
                 seed: None,
                 deadline: test_start() + Duration::from_hours(1),
                 is_level: true,
@@ -142,6 +143,7 @@ impl World {
         self.nodes[node].sequencer.push(Request {
             ticket,
             drafts,
+            outcomes: Vec::new(),
             seed: None,
             deadline,
             is_level: true,
@@ -377,7 +379,14 @@ fn opened() -> (Sequencer<Client>, Fold) {
 
 fn push(sequencer: &mut Sequencer<Client>, drafts: Vec<Draft>, seed: Option<Seed>) {
     let deadline = test_start() + Duration::from_secs(9);
-    sequencer.push(Request { ticket: 0, drafts, seed, deadline, is_level: true });
+    sequencer.push(Request {
+        ticket: 0,
+        drafts,
+        outcomes: Vec::new(),
+        seed,
+        deadline,
+        is_level: true,
+    });
 }
 
 /// Pushes, stages and, if something was staged, acknowledges; gives the verdicts.
@@ -505,7 +514,14 @@ fn nothing_is_refused_on_a_fold_that_may_lag_behind_the_log() {
     let is_doubtful = |sequencer: &mut Sequencer<Client>, fold: &Fold, draft: Draft| {
         let deadline = test_start() + Duration::from_secs(9);
         let drafts = vec![draft];
-        sequencer.push(Request { ticket: 0, drafts, seed: None, deadline, is_level: false });
+        sequencer.push(Request {
+            ticket: 0,
+            drafts,
+            outcomes: Vec::new(),
+            seed: None,
+            deadline,
+            is_level: false,
+        });
         let mut stage = sequencer.stage(fold, RecordId::derive([3; 16]), test_start());
         let is_back = stage.answers.pop().is_some_and(
             |answer| matches!(answer.verdicts, Err(Unanswered::Doubtful(back)) if back.len() == 1),
@@ -590,4 +606,61 @@ fn a_record_never_exceeds_its_bounds_and_the_rest_waits() {
     let stage = sequencer.stage(&fold, RecordId::derive([7; 16]), test_start());
     let record = Record::decode(&stage.outgoing.unwrap().bytes).unwrap();
     assert_eq!((record.events.len(), record.events[0].seq), (500, 1_002));
+}
+
+/// An outcome of the delivery with this number.
+fn outcome(number: u8) -> event::Outcome {
+    use event::{ChannelId, DeliveryId, Fate, MessageId, Outcome, TenantId};
+    Outcome {
+        tenant: TenantId::derive([1; 16]),
+        conversation: ConversationId::derive([1; 16]),
+        delivery: DeliveryId::derive([number; 16]),
+        channel: ChannelId::derive([1; 16]),
+        message: MessageId::derive([1; 16]),
+        seq: 1,
+        attempt: 1,
+        began_at: Timestamp::default(),
+        took_ms: 1,
+        status: Some(200),
+        reason: None,
+        fate: Fate::Delivered,
+        answer: None,
+    }
+}
+
+fn note(sequencer: &mut Sequencer<Client>, ticket: Client, numbers: &[u8]) {
+    let outcomes = numbers.iter().map(|number| outcome(*number)).collect();
+    let deadline = test_start() + Duration::from_secs(9);
+    let (drafts, seed, is_level) = (Vec::new(), None, false);
+    sequencer.push(Request { ticket, drafts, outcomes, seed, deadline, is_level });
+}
+
+#[test]
+fn outcomes_are_answered_once_they_are_stored_and_survive_a_lost_race() {
+    let (mut sequencer, mut fold) = opened();
+    note(&mut sequencer, 1, &[1, 2]);
+    note(&mut sequencer, 2, &[3]);
+    let lost = sequencer.stage(&fold, RecordId::derive([7; 16]), test_start());
+    assert!(lost.answers.is_empty());
+    let lost = lost.outgoing.unwrap();
+    let position = lost.expected + 1;
+    let conflict = (lost.id, Outcome::Conflict { last: position });
+    let next = sequencer.on_outcome(&mut fold, conflict, Timestamp::default());
+    assert!(matches!(next, Next::Behind(at) if at == position), "{next:?}");
+    let events = Vec::new();
+    let (id, node) = (RecordId::derive([9; 16]), NodeId::derive([9; 16]));
+    let record = Record { version: VERSION, id, node, events, outcomes: vec![outcome(9)] };
+    let folded = Arc::new(Folded { position, bytes: 9, record });
+    let (_, next) = sequencer.on_record(&mut fold, &folded, Timestamp::default());
+    assert!(matches!(next, Next::Lost), "{next:?}");
+
+    let again = sequencer.stage(&fold, RecordId::derive([8; 16]), test_start()).outgoing.unwrap();
+    let record = Record::decode(&again.bytes).unwrap();
+    assert_eq!(record.outcomes, [outcome(1), outcome(2), outcome(3)]);
+    let stored = Outcome::Stored { position: again.expected + 1 };
+    let next = sequencer.on_outcome(&mut fold, (again.id, stored), Timestamp::default());
+    let Next::Settled(answers) = next else { panic!("{next:?}") };
+    let told: Vec<_> = answers.iter().map(|answer| answer.ticket).collect();
+    assert_eq!(told, [1, 2]);
+    assert!(answers.iter().all(|answer| answer.verdicts.as_ref().is_ok_and(Vec::is_empty)));
 }
