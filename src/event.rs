@@ -2,6 +2,7 @@
 //! Promises that a value of these types is within the limits and can be stored by Postgres.
 //! Does no I/O; the log room moves the bytes, the journal gives the events their `seq`.
 
+pub mod delivery;
 pub mod id;
 pub mod key;
 pub mod limits;
@@ -9,6 +10,7 @@ pub mod outcome;
 pub mod partition;
 pub mod record;
 
+pub use delivery::Delivery;
 pub use id::{
     ChannelId, ConversationId, DeliveryId, KeyId, MessageId, NodeId, RecordId, RequestId, TenantId,
 };

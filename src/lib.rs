@@ -28,6 +28,7 @@ pub mod ingest;
 pub mod live;
 pub mod operate;
 pub mod projection;
+pub mod routing;
 
 // Floor 5: doors.
 pub mod api;

@@ -3,8 +3,11 @@
 //! Does not know what records mean; it moves bytes and positions.
 
 pub mod append;
+pub mod backlog;
+pub mod batch;
 pub mod bucket;
 pub mod follow;
+pub mod queue;
 pub mod streams;
 mod whisper;
 
@@ -152,17 +155,20 @@ impl Namespace {
     }
 }
 
-/// Two connections to JetStream and the shape of the log behind them.
+/// Three connections to JetStream and the shape of the log behind them.
 #[derive(Clone, Debug)]
 pub struct Log {
     /// Carries publishes, so that a large read never stands before one.
     writes: async_nats::Client,
     /// Carries everything else.
     reads: jetstream::Context,
+    /// Carries deliveries: their batches are large and must not stand before a send.
+    deliveries: jetstream::Context,
     settings: Arc<Settings>,
     /// Counts how often the reading connection was established.
     connects: watch::Receiver<u64>,
     write_connects: watch::Receiver<u64>,
+    delivery_connects: watch::Receiver<u64>,
 }
 
 impl Log {
@@ -173,15 +179,26 @@ impl Log {
     pub async fn connect(settings: Settings) -> Result<Self, Error> {
         let (writes, write_connects) = connect(&settings, "writes").await?;
         let (reads, connects) = connect(&settings, "reads").await?;
+        let (deliveries, delivery_connects) = connect(&settings, "deliveries").await?;
         let version = writes.server_info().version;
         if !streams::is_recent(&version) {
             return Err(Error::TooOld { found: version });
         }
-        let reads = jetstream::context::ContextBuilder::new()
-            .timeout(REQUEST_TIMEOUT)
-            .concurrency_limit(None)
-            .build(reads);
-        Ok(Self { writes, reads, settings: Arc::new(settings), connects, write_connects })
+        let context = |client| {
+            let builder = jetstream::context::ContextBuilder::new().timeout(REQUEST_TIMEOUT);
+            builder.concurrency_limit(None).build(client)
+        };
+        let (reads, deliveries) = (context(reads), context(deliveries));
+        let settings = Arc::new(settings);
+        Ok(Self {
+            writes,
+            reads,
+            deliveries,
+            settings,
+            connects,
+            write_connects,
+            delivery_connects,
+        })
     }
 
     /// The prefix of everything of this installation.
@@ -296,6 +313,11 @@ impl Log {
     /// The JetStream context of the reading connection, for the other files of this room.
     pub(crate) fn context(&self) -> &jetstream::Context {
         &self.reads
+    }
+
+    /// The client of the connection that carries deliveries, likewise.
+    pub(crate) fn deliveries(&self) -> async_nats::Client {
+        self.deliveries.client()
     }
 
     /// Settings, for the other files of this room.

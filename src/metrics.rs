@@ -2,6 +2,7 @@
 //! Promises typed handles that cost no look-up where they are used, and that two servers in one process share none.
 //! Does not render or export anything; the recorder comes from outside.
 
+mod delivery;
 pub mod label;
 mod pool;
 pub mod table;
@@ -12,6 +13,7 @@ use metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, NoopRecorder, Recorder,
 };
 
+pub use delivery::Delivery;
 pub use label::{Refusal, Route, Source};
 pub use pool::{Gate, Pool};
 pub use table::{Definition, Kind, TABLE};
@@ -130,6 +132,8 @@ pub struct Metrics {
     pub background: Pool,
     /// Whoever cannot have Postgres.
     pub database: Database,
+    /// Routing and delivery.
+    pub delivery: Delivery,
     /// The doors.
     pub api: Api,
 }
@@ -154,6 +158,7 @@ impl Metrics {
             interactive: registry.pool("interactive"),
             background: registry.pool("background"),
             database: registry.database(),
+            delivery: registry.delivery(),
             api: registry.api(),
         }
     }

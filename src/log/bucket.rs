@@ -138,6 +138,16 @@ impl Log {
         self.bucket("SNAPSHOTS")
     }
 
+    /// The bucket of diverted channels and living nodes. It is not looked for here.
+    pub fn breakers(&self) -> Bucket {
+        self.bucket("BREAKERS")
+    }
+
+    /// The bucket of which channels a conversation names. It is not looked for here.
+    pub fn links(&self) -> Bucket {
+        self.bucket("LINKS")
+    }
+
     fn bucket(&self, name: &str) -> Bucket {
         let name = format!("{}_{name}", self.namespace().as_str());
         Bucket::new(self.context().clone(), &name, self.connects())

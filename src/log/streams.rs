@@ -13,9 +13,16 @@ use crate::event::Partitions;
 
 /// The definition of a partition's stream.
 const LOG: &str = include_str!("../../streams/log.json");
-/// The definitions of the key-value buckets' streams.
-const BUCKETS: [&str; 2] =
-    [include_str!("../../streams/directory.json"), include_str!("../../streams/snapshots.json")];
+/// The definitions of the streams beside the log: key-value buckets and the queues of deliveries.
+const OTHERS: [&str; 7] = [
+    include_str!("../../streams/directory.json"),
+    include_str!("../../streams/snapshots.json"),
+    include_str!("../../streams/breakers.json"),
+    include_str!("../../streams/links.json"),
+    include_str!("../../streams/deliver.json"),
+    include_str!("../../streams/parked.json"),
+    include_str!("../../streams/retries.json"),
+];
 
 /// Partitions of a new installation that names no number. Several, because a slow disk syncs one stream at a time.
 const PARTITIONS_DEFAULT: u16 = 4;
@@ -209,9 +216,9 @@ fn definitions(log: &Log, shape: &Shape) -> Vec<Value> {
             .replace("{epoch}", &shape.epoch);
         serde_json::from_str(&text).expect("the shipped definitions are JSON, as a test checks")
     };
-    let buckets = BUCKETS.iter().map(|template| fill(template, 0));
+    let others = OTHERS.iter().map(|template| fill(template, 0));
     let partitions = (0..shape.partitions.count()).rev().map(|number| fill(LOG, number));
-    buckets.chain(partitions).collect()
+    others.chain(partitions).collect()
 }
 
 /// Keys of `wanted` that `found` has otherwise. Keys that only the server has are its own defaults.
@@ -299,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_shipped_definitions_are_json() {
-        for template in [LOG, BUCKETS[0], BUCKETS[1]] {
+        for template in OTHERS.into_iter().chain([LOG]) {
             let value: Value = serde_json::from_str(template).unwrap();
             assert!(value["name"].as_str().unwrap().contains("{namespace}"));
         }

@@ -253,6 +253,41 @@ pub const TABLE: &[Definition] = &[
         &["source"],
         "Answers and batches that were given up because Postgres could not be had, by where they were asked for.",
     ),
+    // routing and delivery
+    counter(
+        "forebay_routing_deliveries_total",
+        &[],
+        "Deliveries that this node has queued from the log.",
+    ),
+    counter(
+        "forebay_delivery_attempts_total",
+        &["tier", "result"],
+        "Attempts that this node has made, by tier and by what follows.",
+    ),
+    histogram(
+        "forebay_delivery_attempt_duration_seconds",
+        SECONDS,
+        &["tier"],
+        "Time that one attempt took, from the look at the address to the end of the answer.",
+    ),
+    gauge("forebay_delivery_slots", Unit::Count, &["tier"], "Attempts that are under way."),
+    gauge(
+        "forebay_delivery_waiting",
+        Unit::Count,
+        &["tier"],
+        "Deliveries that this node holds and that wait for a slot.",
+    ),
+    counter(
+        "forebay_delivery_diverted_total",
+        &[],
+        "Deliveries that this node has moved to the backlog of their channel.",
+    ),
+    gauge(
+        "forebay_delivery_diverted_channels",
+        Unit::Count,
+        &[],
+        "Channels whose deliveries go through their backlog, on all nodes.",
+    ),
     // api
     gauge(
         "forebay_api_open_connections",

@@ -1,0 +1,354 @@
+//! From the log to the queues: every event for every channel that hears of it, exactly once.
+//! Promises that deliveries and the place up to which the log is routed are stored together or not at all.
+//! Does not deliver, and does not ask Postgres.
+
+mod body;
+mod links;
+pub mod rules;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use tracing::{debug, error, info};
+
+use crate::clock::Clock;
+use crate::directory::{Channel, Directory, Lane, Scope};
+use crate::event::record::CodecError;
+use crate::event::{Delivery, Event, Record, TenantId};
+use crate::journal::Tail;
+use crate::journal::ring::{Folded, Window};
+use crate::lifecycle::{Stop, chain};
+use crate::log::batch::{Posted, Posting};
+use crate::log::{self, Follow, Log, bucket};
+use crate::metrics;
+use links::Links;
+use rules::{Place, Plan, Planned, is_pinned};
+
+/// Most events of one turn.
+const TURN_EVENTS_MAX: usize = 2_000;
+
+/// How often a node that does not route a partition looks whether the one that does still gets on. Failover takes
+/// about twice this long.
+const STANDBY: Duration = Duration::from_millis(500);
+
+/// A marker is stored without deliveries when the place has moved and this much time passed, so that the log can be
+/// purged and a restart need not route much anew.
+const MARKER_EVERY: Duration = Duration::from_secs(5);
+
+/// Pause after a refusal for want of room. Nothing is lost meanwhile: the log keeps it.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log cannot be read or the queue not be written.
+    #[error("routing")]
+    Log(#[from] log::Error),
+    /// The bucket of links does not answer.
+    #[error("what conversations name")]
+    Links(#[from] bucket::Error),
+    /// A newer version of this program wrote to the log.
+    #[error("position {position} needs a newer version of this program")]
+    Newer {
+        /// Which position.
+        position: u64,
+        /// What the codec says.
+        #[source]
+        source: CodecError,
+    },
+    /// It is not known whether a batch was stored.
+    #[error("a batch of deliveries was not acknowledged: {0}")]
+    Unknown(String),
+    /// The queue has no room.
+    #[error("the queue of deliveries is full")]
+    Full,
+}
+
+/// What a router is made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// The log and the queues.
+    pub log: Log,
+    /// Who hears of what.
+    pub directory: Directory,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// What is counted.
+    pub metrics: metrics::Delivery,
+}
+
+/// Routes one partition.
+#[derive(Debug)]
+pub struct Router {
+    parts: Parts,
+    tail: Tail,
+    links: Links,
+    rng: StdRng,
+    /// Where the queue's marker and the backlogs' marker stand; `None` until they are read.
+    marks: Option<Marks>,
+    /// How far the log is looked through beyond the queue's marker, where nobody heard of anything.
+    place: Place,
+    marked_at: Instant,
+    behind: Option<Follow>,
+}
+
+/// The markers of a partition: what is routed, and the sequence that guards it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    queue: (Place, u64),
+    backlogs: (Place, u64),
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// So many deliveries were queued; there may be more.
+    Routed(usize),
+    /// There was nothing to route.
+    Idle,
+    /// Another node routes this partition.
+    Elsewhere,
+}
+
+impl Router {
+    /// A router that has looked at nothing yet.
+    pub fn new(parts: Parts, tail: Tail, rng: StdRng) -> Self {
+        let (links, marked_at) = (Links::new(parts.log.links()), parts.clock.now());
+        let place = Place::default();
+        Self { parts, tail, links, rng, marks: None, place, marked_at, behind: None }
+    }
+
+    /// Routes until the stop.
+    ///
+    /// # Errors
+    /// When the log or the queue fail; it begins anew from the marker then.
+    pub async fn run(mut self, stop: Stop) -> Result<(), Error> {
+        let mut advanced = self.tail.advanced();
+        loop {
+            let step = match self.step().await {
+                Err(Error::Full) => {
+                    error!("the queue of deliveries is full; the log keeps what follows");
+                    tokio::select! {
+                        () = stop.requested() => return Ok(()),
+                        () = tokio::time::sleep(FULL_PAUSE) => continue,
+                    }
+                }
+                step => step?,
+            };
+            match step {
+                Step::Routed(_) if stop.is_requested() => return Ok(()),
+                Step::Routed(_) => {}
+                Step::Idle => tokio::select! {
+                    () = stop.requested() => return Ok(()),
+                    _ = advanced.changed() => {}
+                    () = tokio::time::sleep(MARKER_EVERY) => {}
+                },
+                Step::Elsewhere => {
+                    tokio::select! {
+                        () = stop.requested() => return Ok(()),
+                        () = self.stand_by() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until whoever routes this partition has not got on for a while although there is something.
+    async fn stand_by(&mut self) {
+        let mut seen = None;
+        loop {
+            tokio::time::sleep(STANDBY).await;
+            let Ok(marks) = self.read_marks().await else { continue };
+            let waits = self.tail.position() > marks.queue.0.position;
+            if waits && seen == Some(marks.queue.1) {
+                info!("partition {} is routed here from now on", self.tail.partition());
+                return;
+            }
+            seen = waits.then_some(marks.queue.1);
+        }
+    }
+
+    /// Routes what one batch takes.
+    ///
+    /// Idempotency key: the markers, stored in the same batches as the deliveries.
+    ///
+    /// # Errors
+    /// [`Error`]; the markers say what was stored.
+    pub async fn step(&mut self) -> Result<Step, Error> {
+        let marks = match self.marks {
+            Some(marks) => marks,
+            None => {
+                let marks = self.read_marks().await?;
+                self.place = marks.queue.0;
+                *self.marks.insert(marks)
+            }
+        };
+        let records = self.gather(self.place.position).await?;
+        let plan = self.plan(&records).await?;
+        let moved = plan.end > marks.queue.0;
+        let due = self.parts.clock.now() >= self.marked_at + MARKER_EVERY;
+        if plan.deliveries.is_empty() && !(moved && due) {
+            let idle = self.place == plan.end;
+            self.place = plan.end;
+            return Ok(if idle { Step::Idle } else { Step::Routed(0) });
+        }
+        let count = plan.deliveries.len();
+        let stored = self.store(marks, plan).await;
+        if !matches!(stored, Ok(true)) {
+            self.marks = None;
+        }
+        if stored? {
+            self.parts.metrics.routed.increment(count as u64);
+            return Ok(Step::Routed(count));
+        }
+        debug!("partition {} is routed elsewhere", self.tail.partition());
+        Ok(Step::Elsewhere)
+    }
+
+    /// Stores a plan: first what goes to backlogs, then the rest with the marker that counts. False when another node
+    /// was faster.
+    async fn store(&mut self, marks: Marks, plan: Plan) -> Result<bool, Error> {
+        let end = plan.end;
+        // A backlogs' marker that is ahead was left by a crash between the two batches. What it covers is there already;
+        // it goes through the queue a second time, because who was pinned then may not be now.
+        let to_backlog =
+            |planned: &Planned| is_pinned(&planned.channel) && planned.place > marks.backlogs.0;
+        let (pinned, shared): (Vec<_>, Vec<_>) = plan.deliveries.into_iter().partition(to_backlog);
+        let mut next = Marks { queue: (end, 0), ..marks };
+        if !pinned.is_empty() {
+            let names: Vec<_> = pinned.iter().map(|planned| planned.channel.id).collect();
+            let mut postings: Vec<_> =
+                pinned.iter().map(|p| self.to_backlog(&p.delivery)).collect();
+            postings.push(marker(self.backlogs_subject(), (end, marks.backlogs.1)));
+            match self.post(postings).await? {
+                Some(sequence) => next.backlogs = (end, sequence),
+                None => return Ok(false),
+            }
+            self.parts.log.nudge(&names).await;
+        }
+        let mut postings: Vec<_> = shared.iter().map(|p| self.to_lane(p)).collect();
+        postings.push(marker(self.queue_subject(), (end, marks.queue.1)));
+        let Some(sequence) = self.post(postings).await? else {
+            return Ok(false);
+        };
+        next.queue.1 = sequence;
+        (self.marks, self.place) = (Some(next), end);
+        self.marked_at = self.parts.clock.now();
+        Ok(true)
+    }
+
+    /// Stores a batch; `None` when its guard did not hold.
+    async fn post(&mut self, postings: Vec<Posting>) -> Result<Option<u64>, Error> {
+        let name = format!("{:032x}", self.rng.random::<u128>());
+        match self.parts.log.post(&name, postings).await {
+            Posted::Stored(sequence) => Ok(Some(sequence)),
+            Posted::Conflict => Ok(None),
+            Posted::Full => Err(Error::Full),
+            Posted::Unknown(reason) => Err(Error::Unknown(reason)),
+        }
+    }
+
+    async fn plan(&mut self, records: &[Arc<Folded>]) -> Result<Plan, Error> {
+        let directory = self.parts.directory.clone();
+        let mut tenants: HashMap<TenantId, Arc<[Arc<Channel>]>> = HashMap::new();
+        for event in records.iter().flat_map(|folded| &folded.record.events) {
+            let now = self.parts.clock.now();
+            self.links.learn(event, now).await?;
+            let channels = tenants
+                .entry(event.tenant)
+                .or_insert_with(|| in_order(directory.channels(event.tenant)));
+            if channels.iter().any(|channel| channel.settings.conversations == Scope::Linked) {
+                self.links.look(event.conversation, now).await?;
+            }
+        }
+        let nothing: Arc<[_]> = Arc::from([]);
+        Ok(rules::plan(self.place, records, |event: &Event| {
+            let channels = tenants.get(&event.tenant).map_or_else(|| Arc::from([]), Arc::clone);
+            let links = self.links.known(event.conversation);
+            (channels, links.unwrap_or_else(|| Arc::clone(&nothing)))
+        }))
+    }
+
+    /// The next records: from the tail where it reaches back far enough, else from the log.
+    async fn gather(&mut self, position: u64) -> Result<Vec<Arc<Folded>>, Error> {
+        if let Window::Records(records) = self.tail.records_after(position, TURN_EVENTS_MAX) {
+            self.behind = None;
+            return Ok(records);
+        }
+        let follow = match self.behind.take() {
+            Some(follow) if follow.position() == position => follow,
+            Some(_) | None => self.parts.log.follow(self.tail.partition(), position),
+        };
+        let follow = self.behind.insert(follow);
+        let (mut records, mut events) = (Vec::new(), 0);
+        while events < TURN_EVENTS_MAX && follow.position() < self.tail.position() {
+            let (position, raw) = follow.next().await?;
+            match Record::decode(&raw) {
+                Ok(record) => {
+                    events += record.entries();
+                    records.push(Arc::new(Folded { position, bytes: raw.len(), record }));
+                }
+                Err(source @ CodecError::Version(_)) => {
+                    return Err(Error::Newer { position, source });
+                }
+                Err(other) => error!(
+                    position,
+                    error = %chain(&other),
+                    "a position of partition {} holds no record and is not routed",
+                    self.tail.partition()
+                ),
+            }
+        }
+        Ok(records)
+    }
+
+    async fn read_marks(&self) -> Result<Marks, Error> {
+        let prefix = self.parts.log.namespace().as_str();
+        let read = async |stream: &str, subject: String| {
+            let last = self.parts.log.last(&format!("{prefix}_{stream}"), &subject).await?;
+            Ok::<_, Error>(last.map_or((Place::default(), 0), |(sequence, bytes)| {
+                (rmp_serde::from_slice(&bytes).unwrap_or_default(), sequence)
+            }))
+        };
+        let queue = read("DELIVER", self.queue_subject()).await?;
+        let backlogs = read("PARKED", self.backlogs_subject()).await?;
+        Ok(Marks { queue, backlogs })
+    }
+
+    fn to_lane(&self, planned: &Planned) -> Posting {
+        let tier = self.parts.directory.tenant(planned.delivery.tenant);
+        let tier = tier.map(|tenant| tenant.tier).unwrap_or_default();
+        let lane = Lane::of(tier, planned.delivery.tenant);
+        let prefix = self.parts.log.namespace().as_str();
+        let channel = planned.delivery.channel;
+        let subject = format!("{prefix}.deliver.{}.{channel}", lane.name());
+        Posting { subject, guard: None, payload: planned.delivery.encode() }
+    }
+
+    fn to_backlog(&self, delivery: &Delivery) -> Posting {
+        let subject = self.parts.log.backlog_subject(&delivery.channel.to_string());
+        Posting { subject, guard: None, payload: delivery.encode() }
+    }
+
+    fn queue_subject(&self) -> String {
+        let prefix = self.parts.log.namespace().as_str();
+        format!("{prefix}.deliver.routed.{}", self.tail.partition())
+    }
+
+    fn backlogs_subject(&self) -> String {
+        self.parts.log.backlog_subject(&format!("routed-{}", self.tail.partition()))
+    }
+}
+
+fn marker(subject: String, (place, guard): (Place, u64)) -> Posting {
+    let payload = rmp_serde::to_vec_named(&place).expect("numbers and ids can be encoded");
+    Posting { subject, guard: Some(guard), payload: payload.into() }
+}
+
+fn in_order(mut channels: Vec<Arc<Channel>>) -> Arc<[Arc<Channel>]> {
+    channels.sort_by_key(|channel| channel.id);
+    channels.into()
+}

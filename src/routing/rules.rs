@@ -1,0 +1,131 @@
+//! Pure: which channels hear of an event, and how far a batch of deliveries reaches.
+//! Promises that a plan ends at a place from which the next one goes on, whatever became of the channels meanwhile.
+//! Does not read the log or the directory; both are arguments.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::body::body;
+use crate::directory::{Channel, Scope};
+use crate::event::{ChannelId, Delivery, Event};
+use crate::journal::ring::Folded;
+
+/// Most deliveries of one batch: JetStream's bound for atomic batches, less the marker.
+pub const PLAN_DELIVERIES_MAX: usize = 900;
+
+/// Most bytes of the bodies of one batch.
+pub const PLAN_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// How far a partition is routed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// All records up to this position are routed.
+    #[serde(rename = "p")]
+    pub position: u64,
+    /// What is routed of the record after it, if not all of it.
+    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<Within>,
+}
+
+/// How far a record is routed: everything up to and including this event for this channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Within {
+    /// Number of the event in its record.
+    #[serde(rename = "e")]
+    pub event: u32,
+    /// The channel; those of an event come in the order of their ids.
+    #[serde(rename = "h")]
+    pub channel: ChannelId,
+}
+
+/// A delivery with its place in the log and what its channel asks for.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Where it comes from.
+    pub place: Place,
+    /// Its channel.
+    pub channel: Arc<Channel>,
+    /// What is to be delivered.
+    pub delivery: Delivery,
+}
+
+/// The deliveries of some records.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// In the order of the log.
+    pub deliveries: Vec<Planned>,
+    /// Where the next plan begins.
+    pub end: Place,
+}
+
+/// Whether a channel hears of an event; `links` are the channels that the conversation names.
+pub fn hears(channel: &Channel, event: &Event, links: &[ChannelId]) -> bool {
+    let settings = &channel.settings;
+    let of_type =
+        settings.types.as_ref().is_none_or(|types| types.iter().any(|kind| kind == event.kind()));
+    let in_scope = match settings.conversations {
+        Scope::All => true,
+        Scope::Linked => links.contains(&channel.id),
+    };
+    // What was said before it was there is not its business, also when the log is routed anew.
+    of_type && in_scope && event.at >= channel.created_at
+}
+
+/// Whether one node alone delivers to a channel, from its backlog: what is in order or counted cannot be shared out.
+pub fn is_pinned(channel: &Channel) -> bool {
+    channel.settings.ordered || channel.settings.rate_limit.is_some()
+}
+
+/// The deliveries of these records after `begin`, as many as one batch takes. `channels` says who may hear of an event
+/// at all, in the order of their ids, and what the conversation names.
+pub fn plan(
+    begin: Place,
+    records: &[Arc<Folded>],
+    mut channels: impl FnMut(&Event) -> (Arc<[Arc<Channel>]>, Arc<[ChannelId]>),
+) -> Plan {
+    let mut plan = Plan { deliveries: Vec::new(), end: begin };
+    let mut bytes = 0;
+    for folded in records {
+        let before = Place { position: folded.position - 1, within: None };
+        for (event, number) in folded.record.events.iter().zip(0_u32..) {
+            let (known, links) = channels(event);
+            let mut said: Option<Bytes> = None;
+            for channel in known.iter().filter(|channel| hears(channel, event, &links)) {
+                let within = Some(Within { event: number, channel: channel.id });
+                let place = Place { within, ..before };
+                if place <= begin {
+                    continue;
+                }
+                let body = said.get_or_insert_with(|| body(event)).clone();
+                bytes += body.len();
+                let full = plan.deliveries.len() >= PLAN_DELIVERIES_MAX || bytes > PLAN_BYTES_MAX;
+                if full && !plan.deliveries.is_empty() {
+                    return plan;
+                }
+                let delivery = deliver(event, channel.id, body);
+                plan.deliveries.push(Planned { place, channel: Arc::clone(channel), delivery });
+                plan.end = place;
+            }
+        }
+        plan.end = Place { position: folded.position, within: None };
+    }
+    plan
+}
+
+fn deliver(event: &Event, channel: ChannelId, body: Bytes) -> Delivery {
+    Delivery {
+        id: Delivery::name(event.id, channel),
+        tenant: event.tenant,
+        channel,
+        conversation: event.conversation,
+        message: event.id,
+        seq: event.seq,
+        attempt: 1,
+        body,
+    }
+}
+
+#[cfg(test)]
+mod tests;

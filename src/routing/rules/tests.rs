@@ -1,0 +1,100 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::directory::{ChannelSecret, NewChannel};
+use crate::event::{
+    Body, ConversationId, Fingerprint, MessageId, NodeId, Record, RecordId, TenantId,
+};
+
+fn at(micros: i64) -> Timestamp {
+    Timestamp::from_micros(micros).unwrap()
+}
+
+fn channel(number: u8, fields: &serde_json::Value) -> Arc<Channel> {
+    let mut body = json!({"name": "n", "url": "https://example.com/"});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    let settings = serde_json::from_value::<NewChannel>(body).unwrap().checked().unwrap();
+    let (tenant, id) = (TenantId::derive([1; 16]), ChannelId::derive([number; 16]));
+    let secret = ChannelSecret::from_random([1; 32]);
+    Arc::new(Channel::new(tenant, id, settings, secret, at(5)))
+}
+
+fn event(seq: u64) -> Event {
+    Event {
+        tenant: TenantId::derive([1; 16]),
+        conversation: ConversationId::derive([1; 16]),
+        seq,
+        id: MessageId::derive([u8::try_from(seq % 250).unwrap(); 16]),
+        at: at(10),
+        fingerprint: Fingerprint::default(),
+        trace: None,
+        body: Body::Closed,
+    }
+}
+
+fn record(position: u64, events: u64) -> Arc<Folded> {
+    let events = (0..events).map(|n| event(position * 100 + n)).collect();
+    let (id, node) = (RecordId::derive([1; 16]), NodeId::derive([1; 16]));
+    let record = Record { version: 2, id, node, events, outcomes: Vec::new() };
+    Arc::new(Folded { position, bytes: 1, record })
+}
+
+#[test]
+fn a_channel_hears_what_it_asked_for() {
+    let own = ChannelId::derive([1; 16]);
+    for (fields, links, hears_it) in [
+        (json!({}), vec![], true),
+        (json!({"types": ["conversation.closed"]}), vec![], true),
+        (json!({"types": ["message"]}), vec![], false),
+        (json!({"conversations": "linked"}), vec![], false),
+        (json!({"conversations": "linked"}), vec![own], true),
+        (json!({"conversations": "linked"}), vec![ChannelId::derive([2; 16])], false),
+    ] {
+        assert_eq!(hears(&channel(1, &fields), &event(1), &links), hears_it, "{fields}");
+    }
+    let before = Event { at: at(4), ..event(1) };
+    assert!(!hears(&channel(1, &json!({})), &before, &[]));
+}
+
+#[test]
+fn what_is_ordered_or_counted_is_pinned() {
+    assert!(!is_pinned(&channel(1, &json!({}))));
+    assert!(is_pinned(&channel(1, &json!({"ordered": true}))));
+    assert!(is_pinned(&channel(1, &json!({"rateLimit": "5/s"}))));
+}
+
+proptest! {
+    /// Plans of any cut, with channels that come and go between them: what stays is delivered exactly once, in order.
+    #[test]
+    fn plans_that_follow_each_other_deliver_everything_once(
+        records in prop::collection::vec(0_u64..60, 1..12), count in 1_u8..60, gone in 0_u8..60,
+    ) {
+        let records: Vec<_> = records.iter().zip(1..).map(|(events, p)| record(p, *events)).collect();
+        let mut all: Vec<_> = (0..count).map(|n| channel(n, &json!({}))).collect();
+        all.sort_by_key(|channel| channel.id);
+        let few: Vec<_> = all.iter().filter(|c| c.id != ChannelId::derive([gone; 16])).cloned().collect();
+        let (all, few): (Arc<[_]>, Arc<[_]>) = (all.into(), few.into());
+        let (mut place, mut seen, mut turns) = (Place::default(), Vec::new(), 0);
+        while place.position < records.len() as u64 {
+            let channels = if turns % 2 == 0 { &all } else { &few };
+            let rest = &records[usize::try_from(place.position).unwrap()..];
+            let plan = plan(place, rest, |_| (Arc::clone(channels), Arc::from([])));
+            prop_assert!(plan.deliveries.len() <= PLAN_DELIVERIES_MAX);
+            prop_assert!(plan.end > place, "it gets on");
+            place = plan.end;
+            seen.extend(plan.deliveries.into_iter().map(|planned| planned.delivery));
+            turns += 1;
+        }
+        let expected: usize = records.iter().map(|folded| folded.record.events.len()).sum();
+        for channel in few.iter() {
+            let own = seen.iter().filter(|delivery| delivery.channel == channel.id);
+            let seqs: Vec<_> = own.map(|delivery| delivery.seq).collect();
+            prop_assert_eq!(seqs.len(), expected);
+            prop_assert!(seqs.is_sorted_by(|a, b| a < b));
+        }
+    }
+}
