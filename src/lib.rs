@@ -23,6 +23,7 @@ pub mod directory;
 pub mod journal;
 
 // Floor 4: flows.
+pub mod delivery;
 pub mod history;
 pub mod ingest;
 pub mod live;

@@ -103,8 +103,9 @@ mod tests {
     #[test]
     fn the_default_schedule_is_the_documented_one() {
         let policy = Policy::default();
-        let pauses: Vec<_> =
-            (1..=9).map(|n| policy.pause_after(n, 0.5).map(|p| p.as_secs_f64().round() as u64)).collect();
+        let pauses: Vec<_> = (1..=9)
+            .map(|n| policy.pause_after(n, 0.5).map(|p| p.as_secs_f64().round() as u64))
+            .collect();
         let expected: Vec<_> = PAUSES.iter().map(|p| Some(*p)).chain([None]).collect();
         assert_eq!(pauses, expected);
     }
@@ -116,11 +117,15 @@ mod tests {
             base_seconds: Some(1),
             cap_seconds: Some(100),
         }));
-        let seconds: Vec<_> = (1..=12).map(|n| policy.pause_after(n, 0.5).map(|p| p.as_secs())).collect();
+        let seconds: Vec<_> =
+            (1..=12).map(|n| policy.pause_after(n, 0.5).map(|p| p.as_secs())).collect();
         let expected = [1, 6, 24, 100, 100, 100, 100, 100, 100, 100, 100].map(Some);
         assert_eq!(seconds[..11], expected);
         assert_eq!(seconds[11], None);
-        assert_eq!(Policy::of(Some(Retry { base_seconds: Some(3_600), ..Retry::default() })).cap, Duration::from_hours(10));
+        assert_eq!(
+            Policy::of(Some(Retry { base_seconds: Some(3_600), ..Retry::default() })).cap,
+            Duration::from_hours(10)
+        );
     }
 
     #[test]
@@ -128,7 +133,11 @@ mod tests {
         let policy = Policy::default();
         assert_eq!(policy.pause_after(1, 0.0), Some(Duration::from_secs(4)));
         assert_eq!(policy.pause_after(1, 1.0), Some(Duration::from_secs(6)));
-        assert_eq!(policy.pause_after(8, 1.0), Some(Duration::from_hours(10)), "never beyond the cap");
+        assert_eq!(
+            policy.pause_after(8, 1.0),
+            Some(Duration::from_hours(10)),
+            "never beyond the cap"
+        );
     }
 
     #[test]

@@ -131,7 +131,11 @@ mod tests {
             (Met::Nothing(Reason::Blocked), Sign::Permanent, Some(Reason::Blocked), None),
         ] {
             let verdict = judge(met, 1, &Policy::default(), Timestamp::default(), 0.5);
-            assert_eq!((verdict.sign, verdict.reason, verdict.wish), (sign, reason, wish), "{met:?}");
+            assert_eq!(
+                (verdict.sign, verdict.reason, verdict.wish),
+                (sign, reason, wish),
+                "{met:?}"
+            );
         }
     }
 

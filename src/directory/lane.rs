@@ -29,7 +29,9 @@ impl Lane {
         // FNV-1a, written out: its values are in subjects, so they must never change.
         let fold = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
         let hash = tenant.uuid().as_bytes().iter().fold(0x811c_9dc5, fold);
-        let shard = u8::try_from(hash % u32::from(SHARDS)).unwrap_or(0);
+        // Its low bits depend on the low bits of the bytes only.
+        let folded = (hash ^ (hash >> 16) ^ (hash >> 8)) % u32::from(SHARDS);
+        let shard = u8::try_from(folded).unwrap_or(0);
         Self { tier, shard }
     }
 
