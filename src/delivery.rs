@@ -2,11 +2,364 @@
 //! Promises at least one attempt of every delivery, always under the same id, and that one channel's trouble stays its own.
 //! Does not read Postgres and does not write it; outcomes go into the log.
 
+pub mod attempt;
 pub mod breaker;
+mod connect;
+mod divert;
+mod drain;
 pub mod egress;
 pub mod health;
+pub mod keeper;
 pub mod ramp;
+pub mod recent;
 pub mod retry;
 pub mod signature;
 pub mod slots;
 pub mod verdict;
+mod worker;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::sync::{Notify, mpsc};
+use tracing::warn;
+
+use crate::clock::Clock;
+use crate::directory::{Directory, Lane};
+use crate::event::{ChannelId, NodeId, Partition};
+use crate::journal::Journal;
+use crate::journal::ring::Window;
+use crate::lifecycle::{Kind, Stop, Supervisor, chain};
+use crate::log::backlog::PURGE_EVERY;
+use crate::log::queue::{Queue, Source};
+use crate::log::{self, Log};
+use crate::metrics;
+use attempt::{Sender, Times};
+use breaker::Why;
+use divert::Diverter;
+use drain::Drain;
+use egress::Egress;
+use keeper::Keeper;
+use slots::{Class, Sizes, Slots};
+use worker::{Worker, lock};
+
+/// Most retries that are pulled at once.
+const DUE_MAX: usize = 64;
+
+/// Pause when a lane has no room, and before a pull that failed is tried again.
+const BREATH: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How often backlogs are looked for that nobody drains.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// How often channels that are to be drained are looked for, beside every change of one.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The queues cannot be read.
+    #[error("the queues of deliveries")]
+    Log(#[from] log::Error),
+    /// The machine has no certificates to trust.
+    #[error("reading the certificates that are trusted")]
+    Certificates(#[source] std::io::Error),
+}
+
+/// How deliveries are made.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Attempts at once, by tier.
+    pub sizes: Sizes,
+    /// How long an attempt may take.
+    pub times: Times,
+    /// Where they may go.
+    pub egress: Egress,
+}
+
+/// What deliveries need.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// The queues.
+    pub log: Log,
+    /// Where outcomes go.
+    pub journal: Journal,
+    /// Channels and their tenants.
+    pub directory: Directory,
+    /// This process.
+    pub node: NodeId,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// What is counted.
+    pub metrics: metrics::Delivery,
+    /// Who looks after attempts.
+    pub supervisor: Supervisor,
+}
+
+/// What others may see of deliveries. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Deliveries {
+    worker: Arc<Worker>,
+}
+
+/// Starts every loop of delivery on this node.
+///
+/// # Errors
+/// [`Error`] when the queues cannot be made.
+pub async fn start(parts: Parts, settings: Settings, mut rng: StdRng) -> Result<Deliveries, Error> {
+    let sender = Sender::new(settings.egress, settings.times).map_err(Error::Certificates)?;
+    let keeper = Keeper::new(parts.log.breakers(), parts.node, parts.clock.clone());
+    let (moving, moved) = mpsc::channel(divert::WAITING_MAX);
+    let diverter = Diverter {
+        log: parts.log.clone(),
+        keeper: keeper.clone(),
+        metrics: parts.metrics.clone(),
+        rng: StdRng::from_rng(&mut rng),
+    };
+    let worker = Arc::new(Worker {
+        log: parts.log,
+        journal: parts.journal,
+        directory: parts.directory,
+        keeper: keeper.clone(),
+        sender,
+        clock: parts.clock,
+        metrics: parts.metrics,
+        supervisor: parts.supervisor.clone(),
+        moving,
+        wake: Notify::new(),
+        slots: Mutex::new(Slots::new(settings.sizes)),
+        health: Mutex::default(),
+        recent: Mutex::default(),
+        rng: Mutex::new(rng),
+    });
+    let mut queues = Vec::with_capacity(Lane::COUNT);
+    for lane in Lane::all() {
+        let filter = format!("deliver.{}.*", lane.name());
+        queues.push(worker.log.queue(Source::Deliver, &lane.name(), &filter).await?);
+    }
+    let due = worker.log.queue(Source::Retries, "due", "retry.due.>").await?;
+    supervise(&parts.supervisor, &worker, keeper, (queues, due), (diverter, moved));
+    Ok(Deliveries { worker })
+}
+
+fn supervise(
+    supervisor: &Supervisor,
+    worker: &Arc<Worker>,
+    keeper: Keeper,
+    (queues, due): (Vec<Queue>, Queue),
+    (diverter, moved): (Diverter, mpsc::Receiver<divert::Moving>),
+) {
+    let kind = Kind::Delivery;
+    supervisor.supervise(kind, "breakers", move |stop| keeper.clone().run(stop));
+    for (lane, queue) in Lane::all().zip(queues.clone()) {
+        let worker = Arc::clone(worker);
+        supervisor.supervise(kind, format!("lane {}", lane.name()), move |stop| {
+            pull_lane(Arc::clone(&worker), lane, queue.clone(), stop)
+        });
+    }
+    let own = Arc::clone(worker);
+    supervisor
+        .supervise(kind, "retries", move |stop| pull_due(Arc::clone(&own), due.clone(), stop));
+    let own = Arc::clone(worker);
+    supervisor.supervise(kind, "attempts", move |stop| start_attempts(Arc::clone(&own), stop));
+    let own = Arc::clone(worker);
+    supervisor.supervise(kind, "drains", move |stop| drain(Arc::clone(&own), stop));
+    let own = Arc::clone(worker);
+    supervisor
+        .supervise(kind, "compaction", move |stop| compact(Arc::clone(&own), queues.clone(), stop));
+    for partition in worker.journal.partitions().all() {
+        let own = Arc::clone(worker);
+        supervisor.supervise(kind, format!("outcomes {partition}"), move |stop| {
+            hear(Arc::clone(&own), partition, stop)
+        });
+    }
+    let movers = Arc::new(tokio::sync::Mutex::new((diverter, moved)));
+    supervisor.supervise(kind, "backlogs", move |stop| {
+        let movers = Arc::clone(&movers);
+        async move {
+            let mut movers = movers.lock().await;
+            let (diverter, moved) = &mut *movers;
+            diverter.run(moved, &stop).await;
+            Ok::<(), Infallible>(())
+        }
+    });
+}
+
+/// Pulls one lane's fresh deliveries, as many as there is room for.
+async fn pull_lane(worker: Arc<Worker>, lane: Lane, queue: Queue, stop: Stop) -> Result<(), Error> {
+    while !stop.is_requested() {
+        let room = lock(&worker.slots).room(lane);
+        if room == 0 || !worker.keeper.is_level() {
+            tokio::time::sleep(BREATH).await;
+            continue;
+        }
+        let Ok(mut pull) = queue.pull(room).await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        loop {
+            tokio::select! {
+                () = stop.requested() => return Ok(()),
+                taken = pull.next() => match taken {
+                    Some(taken) => worker.take_in(lane, Class::Fresh, taken).await,
+                    None => break,
+                },
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Pulls retries that have come due.
+async fn pull_due(worker: Arc<Worker>, queue: Queue, stop: Stop) -> Result<(), Error> {
+    while !stop.is_requested() {
+        if !worker.keeper.is_level() {
+            tokio::time::sleep(BREATH).await;
+            continue;
+        }
+        let Ok(mut pull) = queue.pull(DUE_MAX).await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        loop {
+            tokio::select! {
+                () = stop.requested() => return Ok(()),
+                taken = pull.next() => match taken {
+                    Some(taken) => {
+                        let name = taken.subject().rsplit('.').nth(1).and_then(Lane::parse);
+                        let Some(lane) = name else { continue };
+                        worker.take_in(lane, Class::Backlog, taken).await;
+                    }
+                    None => break,
+                },
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Starts attempts as slots become free.
+async fn start_attempts(worker: Arc<Worker>, stop: Stop) -> Result<(), Infallible> {
+    loop {
+        let wake = worker.start_all().await;
+        let wait = wake.map_or(LOOK_EVERY, |at| at.saturating_duration_since(worker.clock.now()));
+        tokio::select! {
+            () = stop.requested() => return Ok(()),
+            () = worker.wake.notified() => {}
+            () = tokio::time::sleep(wait.min(LOOK_EVERY)) => {}
+        }
+    }
+}
+
+/// Runs a drain for every backlog that is this node's.
+async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
+    let mut running: HashMap<ChannelId, (Arc<Notify>, tokio::task::JoinHandle<()>)> =
+        HashMap::new();
+    let mut changes = worker.keeper.changes();
+    let mut nudges = worker.log.nudges().await?;
+    let mut swept = None;
+    loop {
+        if worker.keeper.is_level() {
+            let now = worker.clock.now();
+            if swept.is_none_or(|at| now.saturating_duration_since(at) >= SWEEP_EVERY) {
+                swept = Some(now);
+                sweep(&worker).await;
+            }
+            running.retain(|_, (_, task)| !task.is_finished());
+            let (own, all) = worker.keeper.own();
+            worker.metrics.diverted_channels.set(u32::try_from(all).unwrap_or(u32::MAX));
+            for channel in own {
+                running.entry(channel).or_insert_with(|| {
+                    let nudged = Arc::new(Notify::new());
+                    let drain = Drain::new(Arc::clone(&worker), channel);
+                    let run = drain.run(Arc::clone(&nudged), stop.clone());
+                    (nudged, tokio::spawn(run))
+                });
+            }
+            for (tier, at) in [
+                crate::directory::Tier::High,
+                crate::directory::Tier::Standard,
+                crate::directory::Tier::Bulk,
+            ]
+            .into_iter()
+            .zip(0..)
+            {
+                let (in_flight, waiting) = lock(&worker.slots).status(tier);
+                worker.metrics.in_flight[at].set(u32::try_from(in_flight).unwrap_or(u32::MAX));
+                worker.metrics.waiting[at].set(u32::try_from(waiting).unwrap_or(u32::MAX));
+            }
+        }
+        tokio::select! {
+            () = stop.requested() => break,
+            _ = changes.changed() => {}
+            nudged = nudges.next() => for channel in nudged.unwrap_or_default() {
+                if let Some((nudge, _)) = running.get(&channel) {
+                    nudge.notify_one();
+                }
+            },
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+    for (_, (_, task)) in running {
+        drop(task.await);
+    }
+    Ok(())
+}
+
+/// Sets apart what is in order or counted, and what has a backlog that nobody drains.
+async fn sweep(worker: &Worker) {
+    for channel in worker.directory.pinned_channels() {
+        if worker.keeper.get(channel.id).is_none() {
+            drop(worker.keeper.ensure(channel.id, Why::Pinned).await);
+        }
+    }
+    match worker.log.backlog_sizes("*").await {
+        Ok(sizes) => {
+            let names = sizes.keys().filter_map(|name| ChannelId::parse(name).ok());
+            for channel in names.filter(|channel| worker.keeper.get(*channel).is_none()) {
+                drop(worker.keeper.ensure(channel, Why::Leftover).await);
+            }
+        }
+        Err(error) => warn!(error = %chain(&error), "backlogs were not looked for"),
+    }
+}
+
+/// Purges what every lane has settled.
+async fn compact(worker: Arc<Worker>, queues: Vec<Queue>, stop: Stop) -> Result<(), Infallible> {
+    loop {
+        tokio::select! {
+            () = stop.requested() => return Ok(()),
+            () = tokio::time::sleep(PURGE_EVERY) => {}
+        }
+        if let Err(error) = worker.log.compact(&queues, worker.journal.partitions()).await {
+            warn!(error = %chain(&error), "settled deliveries were not purged");
+        }
+    }
+}
+
+/// Remembers what the log says of deliveries, this node's and others'.
+async fn hear(worker: Arc<Worker>, partition: Partition, stop: Stop) -> Result<(), Infallible> {
+    let tail = worker.journal.tail(partition).clone();
+    let (mut advanced, mut position) = (tail.advanced(), tail.forgotten());
+    loop {
+        match tail.records_after(position, 1_000) {
+            Window::Forgotten => position = tail.position(),
+            Window::Records(records) if records.is_empty() => tokio::select! {
+                () = stop.requested() => return Ok(()),
+                _ = advanced.changed() => {}
+            },
+            Window::Records(records) => {
+                let mut recent = lock(&worker.recent);
+                for folded in &records {
+                    position = folded.position;
+                    folded.record.outcomes.iter().for_each(|outcome| recent.note(outcome));
+                }
+            }
+        }
+    }
+}

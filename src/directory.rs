@@ -203,6 +203,11 @@ impl Directory {
         self.shared.memory().channels(tenant)
     }
 
+    /// The channels that one node alone delivers to, of all tenants.
+    pub fn pinned_channels(&self) -> Vec<Arc<Channel>> {
+        self.shared.memory().pinned_channels()
+    }
+
     /// The secret that signs end users' tokens, once the nodes have agreed on one.
     pub fn token_secret(&self) -> Option<Arc<TokenSecret>> {
         self.shared.memory().token_secret().map(Arc::clone)

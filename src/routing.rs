@@ -25,7 +25,7 @@ use crate::log::batch::{Posted, Posting};
 use crate::log::{self, Follow, Log, bucket};
 use crate::metrics;
 use links::Links;
-use rules::{Place, Plan, Planned, is_pinned};
+use rules::{Place, Plan, Planned};
 
 /// Most events of one turn.
 const TURN_EVENTS_MAX: usize = 2_000;
@@ -204,6 +204,12 @@ impl Router {
             self.parts.metrics.routed.increment(count as u64);
             return Ok(Step::Routed(count));
         }
+        // A marker that only was written again, so as not to hold up the purge of what is settled, is no other router.
+        let now = self.read_marks().await?;
+        if (now.queue.0, now.backlogs.0) == (marks.queue.0, marks.backlogs.0) {
+            (self.marks, self.place) = (Some(now), now.queue.0);
+            return Ok(Step::Routed(0));
+        }
         debug!("partition {} is routed elsewhere", self.tail.partition());
         Ok(Step::Elsewhere)
     }
@@ -215,7 +221,7 @@ impl Router {
         // A backlogs' marker that is ahead was left by a crash between the two batches. What it covers is there already;
         // it goes through the queue a second time, because who was pinned then may not be now.
         let to_backlog =
-            |planned: &Planned| is_pinned(&planned.channel) && planned.place > marks.backlogs.0;
+            |planned: &Planned| planned.channel.is_pinned() && planned.place > marks.backlogs.0;
         let (pinned, shared): (Vec<_>, Vec<_>) = plan.deliveries.into_iter().partition(to_backlog);
         let mut next = Marks { queue: (end, 0), ..marks };
         if !pinned.is_empty() {
@@ -334,8 +340,7 @@ impl Router {
     }
 
     fn queue_subject(&self) -> String {
-        let prefix = self.parts.log.namespace().as_str();
-        format!("{prefix}.deliver.routed.{}", self.tail.partition())
+        self.parts.log.routed_subject(self.tail.partition())
     }
 
     fn backlogs_subject(&self) -> String {

@@ -103,6 +103,11 @@ impl Channel {
         }
     }
 
+    /// Whether one node alone delivers to it, from its backlog: what is in order or counted cannot be shared out.
+    pub fn is_pinned(&self) -> bool {
+        self.settings.ordered || self.settings.rate_limit.is_some()
+    }
+
     /// This channel after a change.
     ///
     /// # Errors

@@ -99,6 +99,11 @@ impl Memory {
         own.map(|(_id, channel)| Arc::clone(channel)).collect()
     }
 
+    pub(super) fn pinned_channels(&self) -> Vec<Arc<Channel>> {
+        let pinned = self.channels.values().filter(|channel| channel.is_pinned());
+        pinned.map(Arc::clone).collect()
+    }
+
     pub(super) fn token_secret(&self) -> Option<&Arc<TokenSecret>> {
         self.token_secret.as_ref()
     }

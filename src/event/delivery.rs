@@ -34,6 +34,9 @@ pub struct Delivery {
     /// The attempt that comes next, 1 for the first.
     #[serde(rename = "n")]
     pub attempt: u32,
+    /// Attempts before it was delivered again by hand: its schedule begins anew after them.
+    #[serde(rename = "o", default)]
+    pub before: u32,
     /// What is sent: JSON.
     #[serde(rename = "b")]
     pub body: Bytes,
@@ -88,6 +91,7 @@ mod tests {
             message,
             seq: 7,
             attempt: 2,
+            before: 1,
             body: Bytes::from_static(b"{}"),
         };
         assert_eq!(Delivery::decode(&delivery.encode()).unwrap(), delivery);

@@ -166,6 +166,11 @@ impl Tail {
         self.lock().checkpoint()
     }
 
+    /// The newest position whose record is not in memory any more, or never was.
+    pub fn forgotten(&self) -> u64 {
+        self.lock().ring.forgotten()
+    }
+
     /// The partition's checkpoint moved.
     pub fn note_checkpoint(&self, position: u64) {
         self.lock().note_checkpoint(position);

@@ -23,6 +23,10 @@ pub enum Kind {
     Follower,
     /// Writes to a partition.
     Writer,
+    /// Queues deliveries from the log.
+    Routing,
+    /// Attempts deliveries.
+    Delivery,
     /// Accepts connections and answers requests.
     Door,
 }
@@ -67,7 +71,7 @@ const PATIENT: Backoff = Backoff { first: Duration::from_millis(100), max: Durat
 
 impl Kind {
     /// All rows, in the order in which they start.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Upkeep,
         Self::Directory,
         Self::Pool,
@@ -76,6 +80,8 @@ impl Kind {
         Self::Snapshot,
         Self::Follower,
         Self::Writer,
+        Self::Routing,
+        Self::Delivery,
         Self::Door,
     ];
 
@@ -87,6 +93,8 @@ impl Kind {
             | Self::Pool
             | Self::Janitor
             | Self::Projection
+            | Self::Routing
+            | Self::Delivery
             | Self::Snapshot => OnError::Restart(PATIENT),
             Self::Follower | Self::Writer | Self::Door => OnError::Stop,
         }
@@ -96,8 +104,10 @@ impl Kind {
     pub const fn on_stop(self) -> OnStop {
         match self {
             Self::Upkeep | Self::Directory | Self::Janitor | Self::Follower => OnStop::Drop,
-            Self::Snapshot => OnStop::Drain(Duration::from_secs(3)),
+            Self::Snapshot | Self::Routing => OnStop::Drain(Duration::from_secs(3)),
             Self::Pool | Self::Projection | Self::Writer => OnStop::Drain(Duration::from_secs(5)),
+            // An attempt may take longer than a stop should; what is cut short is attempted again.
+            Self::Delivery => OnStop::Drain(Duration::from_secs(4)),
             Self::Door => OnStop::Drain(Duration::from_secs(20)),
         }
     }

@@ -229,6 +229,22 @@ impl Bucket {
         self.publish(key, headers, Bytes::new(), deadline).await
     }
 
+    /// Deletes a key if `revision` is the one that it has. Says the new revision.
+    ///
+    /// # Errors
+    /// [`Error::RevisionConflict`] as for [`Self::update`].
+    pub async fn delete_at(
+        &self,
+        key: &str,
+        revision: u64,
+        deadline: Instant,
+    ) -> Result<u64, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(OPERATION, OPERATION_DELETE);
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(revision));
+        self.publish(key, headers, Bytes::new(), deadline).await
+    }
+
     /// All values and then every change, from the beginning.
     pub fn watch(&self) -> Watch {
         Watch::new(self.clone())

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use super::batch::Posted;
 use super::{Error, Log, streams};
 use crate::clock::Timestamp;
+use crate::event::{Partition, Partitions};
 
 /// How long a message may be held without a sign before it is given to somebody else. A dead node's messages wait
 /// this long.
@@ -25,6 +26,9 @@ const OUT_MAX: i64 = 5_000;
 
 /// How long a pull stays open. A pull that is lost with a connection is noticed by the reconnect.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
+
+/// How far a marker may lie behind the newest delivery before it is written again.
+const MARKER_LAG_MAX: u64 = 1_000;
 
 /// How much longer the client waits for the end of a pull.
 const PULL_GRACE: Duration = Duration::from_secs(2);
@@ -114,17 +118,33 @@ impl Log {
         }
     }
 
-    /// Purges what every one of these queues has settled, but nothing from `keep` on.
+    /// The subject of the marker that says how far a partition is routed.
+    pub fn routed_subject(&self, partition: Partition) -> String {
+        format!("{}.deliver.routed.{partition}", self.namespace().as_str())
+    }
+
+    /// Purges what every one of these queues has settled, but no partition's last marker. A marker that lags far behind
+    /// the newest deliveries is written again as it is.
     ///
     /// # Errors
     /// When JetStream does not answer or refuses.
-    pub async fn compact(&self, queues: &[Queue], keep: u64) -> Result<(), Error> {
+    pub async fn compact(&self, queues: &[Queue], partitions: Partitions) -> Result<(), Error> {
         let stream = self.queue_stream(Source::Deliver);
         let doing = "purging settled deliveries";
         let state = streams::info(&self.deliveries, &stream, doing).await?;
         let number = |key: &str| state["state"][key].as_u64().unwrap_or(0);
         let (first, last) = (number("first_seq"), number("last_seq"));
-        let mut below = keep.min(last + 1);
+        let mut below = last + 1;
+        for partition in partitions.all() {
+            let subject = self.routed_subject(partition);
+            let Some((sequence, payload)) = self.last(&stream, &subject).await? else { continue };
+            if sequence + MARKER_LAG_MAX < last {
+                let posting = super::batch::Posting { subject, guard: Some(sequence), payload };
+                // Whoever routes at this moment writes a newer one, and this one is refused.
+                drop(self.post("", vec![posting]).await);
+            }
+            below = below.min(sequence);
+        }
         for queue in queues {
             below = below.min(queue.floor(last).await? + 1);
         }

@@ -73,11 +73,6 @@ pub fn hears(channel: &Channel, event: &Event, links: &[ChannelId]) -> bool {
     of_type && in_scope && event.at >= channel.created_at
 }
 
-/// Whether one node alone delivers to a channel, from its backlog: what is in order or counted cannot be shared out.
-pub fn is_pinned(channel: &Channel) -> bool {
-    channel.settings.ordered || channel.settings.rate_limit.is_some()
-}
-
 /// The deliveries of these records after `begin`, as many as one batch takes. `channels` says who may hear of an event
 /// at all, in the order of their ids, and what the conversation names.
 pub fn plan(
@@ -123,6 +118,7 @@ fn deliver(event: &Event, channel: ChannelId, body: Bytes) -> Delivery {
         message: event.id,
         seq: event.seq,
         attempt: 1,
+        before: 0,
         body,
     }
 }

@@ -136,6 +136,11 @@ impl Ring {
         entries.get(end.checked_sub(1)?).map(|entry| entry.event().seq)
     }
 
+    /// The newest position that it does not hold any more, or never did.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
     /// The records after a position, as many as begin within `events_max` events.
     pub fn after(&self, position: u64, events_max: usize) -> Window {
         if position < self.forgotten {

@@ -62,9 +62,9 @@ fn a_channel_hears_what_it_asked_for() {
 
 #[test]
 fn what_is_ordered_or_counted_is_pinned() {
-    assert!(!is_pinned(&channel(1, &json!({}))));
-    assert!(is_pinned(&channel(1, &json!({"ordered": true}))));
-    assert!(is_pinned(&channel(1, &json!({"rateLimit": "5/s"}))));
+    assert!(!channel(1, &json!({})).is_pinned());
+    assert!(channel(1, &json!({"ordered": true})).is_pinned());
+    assert!(channel(1, &json!({"rateLimit": "5/s"})).is_pinned());
 }
 
 proptest! {

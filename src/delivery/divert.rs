@@ -1,0 +1,132 @@
+//! Moves deliveries of channels that are set apart from the queue to the channel's backlog, many at once.
+//! Promises that a delivery leaves the queue only once its backlog has it, and that somebody drains that backlog.
+//! Does not decide who is set apart.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use super::breaker::Why;
+use super::keeper::Keeper;
+use crate::event::{ChannelId, Delivery};
+use crate::lifecycle::{Stop, chain};
+use crate::log::Log;
+use crate::log::batch::{Posted, Posting};
+use crate::log::queue::Taken;
+use crate::metrics;
+
+/// Most deliveries that wait to be moved; whoever brings more waits.
+pub(super) const WAITING_MAX: usize = 4_096;
+
+/// Most deliveries and bytes of one move.
+const MOVE_MAX: usize = 900;
+const MOVE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Pause after a move that was refused or not acknowledged.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A delivery that is to be moved, and why.
+#[derive(Debug)]
+pub(super) struct Moving {
+    pub(super) taken: Taken,
+    pub(super) delivery: Delivery,
+    pub(super) why: Why,
+}
+
+/// Moves deliveries.
+#[derive(Debug)]
+pub(super) struct Diverter {
+    pub(super) log: Log,
+    pub(super) keeper: Keeper,
+    pub(super) metrics: metrics::Delivery,
+    pub(super) rng: StdRng,
+}
+
+impl Diverter {
+    /// Moves what is brought, until nobody brings anything or the stop.
+    pub(super) async fn run(&mut self, inbox: &mut mpsc::Receiver<Moving>, stop: &Stop) {
+        let mut waiting: Vec<Moving> = Vec::new();
+        loop {
+            if waiting.is_empty() {
+                tokio::select! {
+                    () = stop.requested() => return,
+                    count = inbox.recv_many(&mut waiting, MOVE_MAX) => if count == 0 { return },
+                }
+            }
+            let (mut bytes, mut count) = (0, 0);
+            for moving in waiting.iter().take(MOVE_MAX) {
+                bytes += moving.delivery.body.len();
+                if count > 0 && bytes > MOVE_BYTES_MAX {
+                    break;
+                }
+                count += 1;
+            }
+            let rest = waiting.split_off(count);
+            if self.store(&waiting).await {
+                self.settle(std::mem::replace(&mut waiting, rest)).await;
+            } else {
+                waiting.extend(rest);
+                tokio::select! {
+                    () = stop.requested() => return,
+                    () = tokio::time::sleep(PAUSE) => {}
+                }
+            }
+        }
+    }
+
+    /// Stores a move in the backlogs and sees to it that each is drained. A move whose acknowledgement is lost is stored
+    /// twice; the drain tells by the ids.
+    async fn store(&mut self, moving: &[Moving]) -> bool {
+        let posting = |moving: &Moving| Posting {
+            subject: self.log.backlog_subject(&moving.delivery.channel.to_string()),
+            guard: None,
+            payload: moving.delivery.encode(),
+        };
+        let postings = moving.iter().map(posting).collect();
+        let name = format!("{:032x}", self.rng.random::<u128>());
+        match self.log.post(&name, postings).await {
+            Posted::Stored(_) => {}
+            other => {
+                warn!("deliveries were not moved to their backlogs: {other:?}");
+                return false;
+            }
+        }
+        fail("diverted");
+        let channels: BTreeMap<ChannelId, Why> =
+            moving.iter().map(|moving| (moving.delivery.channel, moving.why)).collect();
+        for (channel, why) in &channels {
+            // Only now: an entry that was there before may have been given up while this move was under way.
+            if let Err(error) = self.keeper.ensure(*channel, *why).await {
+                warn!(error = %chain(&error), "channel {channel} could not be set apart");
+                return false;
+            }
+        }
+        self.log.nudge(&channels.into_keys().collect::<Vec<_>>()).await;
+        true
+    }
+
+    async fn settle(&self, moved: Vec<Moving>) {
+        self.metrics.diverted.increment(moved.len() as u64);
+        for moving in moved {
+            moving.taken.settle().await;
+            fail("settled");
+        }
+    }
+}
+
+/// A place at which tests end the process, to see that nothing is lost by it: `FOREBAY_FAIL_AT` names it, in builds
+/// for tests only.
+#[cfg(debug_assertions)]
+pub(super) fn fail(place: &str) {
+    if std::env::var("FOREBAY_FAIL_AT").is_ok_and(|named| named == place) {
+        std::process::abort();
+    }
+}
+
+/// See the other one: in a release there is no such place.
+#[cfg(not(debug_assertions))]
+pub(super) fn fail(_place: &str) {}
