@@ -4,6 +4,7 @@
 
 mod access;
 mod conversations;
+mod deliveries;
 mod directory;
 mod docs;
 pub mod frame;
@@ -22,6 +23,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::clock::Clock;
+use crate::delivery::Deliveries;
 use crate::directory::Directory;
 use crate::history::History;
 use crate::ingest::Ingest;
@@ -29,6 +31,7 @@ use crate::lifecycle::Stop;
 use crate::live::hub::Hub;
 use crate::metrics::Metrics;
 use crate::operate::failback::Failback;
+use crate::operate::redelivery::Redelivery;
 use crate::readiness::Board;
 
 pub use access::OperatorToken;
@@ -41,6 +44,8 @@ pub use probes::Render;
 use access::Doorkeeper;
 use access::issue::{self, Issuer};
 use conversations::Conversations;
+use deliveries::Counter;
+use deliveries::inbound::Inbox;
 use directory::{Desk, channels, tenants};
 use messages::{Pages, Sends};
 use probes::{Probes, Status};
@@ -61,6 +66,10 @@ pub struct Rooms {
     pub board: Board,
     /// The operator's hand on the choice of the database.
     pub failback: Failback,
+    /// What this node sees of deliveries; `None` when it makes none.
+    pub deliveries: Option<Deliveries>,
+    /// What became of deliveries, and delivering again.
+    pub redelivery: Redelivery,
     /// Who listens to which conversation.
     pub hub: Hub,
     /// The log's incarnation.
@@ -114,6 +123,8 @@ pub fn openapi() -> OpenApi {
         socket::events::routes().into_openapi(),
         issue::routes().into_openapi(),
         channels::routes().into_openapi(),
+        deliveries::routes().into_openapi(),
+        deliveries::inbound::routes().into_openapi(),
         tenants::routes().into_openapi(),
         probes::routes().into_openapi(),
         probes::routes_of_status().into_openapi(),
@@ -133,6 +144,8 @@ struct States {
     conversations: Arc<Conversations>,
     issuer: Arc<Issuer>,
     desk: Arc<Desk>,
+    counter: Arc<Counter>,
+    inbox: Arc<Inbox>,
     sockets: Arc<Sockets>,
     streams: Arc<Streams>,
     probes: Arc<Probes>,
@@ -150,6 +163,8 @@ fn routes(states: States) -> OpenApiRouter {
         .merge(socket::events::routes().with_state(states.streams))
         .merge(issue::routes().with_state(states.issuer))
         .merge(channels::routes().with_state(Arc::clone(&states.desk)))
+        .merge(deliveries::routes().with_state(states.counter))
+        .merge(deliveries::inbound::routes().with_state(states.inbox))
         .merge(tenants::routes().with_state(states.desk))
         .merge(probes::routes().with_state(states.probes))
         .merge(probes::routes_of_status().with_state(states.status))
@@ -158,7 +173,8 @@ fn routes(states: States) -> OpenApiRouter {
 }
 
 fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States {
-    let Rooms { directory, ingest, history, board, failback, hub, epoch } = rooms;
+    let Rooms { directory, ingest, history, board, failback, deliveries, redelivery, hub, epoch } =
+        rooms;
     let clock = fittings.clock;
     let tokens = Arc::new(fittings.tokens);
     let doorkeeper = Arc::new(Doorkeeper {
@@ -191,6 +207,19 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
         }),
         streams: Arc::new(Streams { sockets: Arc::clone(&sockets), closing: fittings.closing }),
         sockets,
+        inbox: Arc::new(Inbox {
+            directory: directory.clone(),
+            ingest: ingest.clone(),
+            clock: clock.clone(),
+        }),
+        counter: Arc::new(Counter {
+            doorkeeper: Arc::clone(&doorkeeper),
+            directory: directory.clone(),
+            deliveries: deliveries.clone(),
+            redelivery: redelivery.clone(),
+            clock: clock.clone(),
+            seeds: fittings.seeds.clone(),
+        }),
         conversations: Arc::new(Conversations {
             doorkeeper: Arc::clone(&doorkeeper),
             ingest,
@@ -208,6 +237,8 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
             directory: directory.clone(),
             clock: clock.clone(),
             seeds: fittings.seeds,
+            deliveries,
+            redelivery,
         }),
         status: Arc::new(Status {
             doorkeeper,

@@ -2,6 +2,7 @@
 //! Promises that every problem is named at once, and that secrets are never shown.
 //! Does not reload; a server is restarted to be configured anew.
 
+mod delivery;
 mod pools;
 pub mod table;
 
@@ -9,6 +10,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::delivery as deliveries;
 use crate::event::Partitions;
 use crate::ingest::Policy;
 use crate::journal;
@@ -71,6 +73,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Whether this node writes the log to Postgres.
     pub projects: bool,
+    /// How deliveries are made; `None` when this node makes none.
+    pub delivery: Option<deliveries::Settings>,
     /// Base of `Retry-After`.
     pub retry_after: Duration,
     /// The mean wait for a connection at which the server is not ready; zero for never.
@@ -149,11 +153,8 @@ impl Config {
             reader.add("FOREBAY_LOG_RETENTION_S", problem.to_owned());
         }
         let connections_max = reader.size("FOREBAY_CONNECTIONS_MAX", 1..=1_000_000);
-        let projects = reader.parse("FOREBAY_PROJECT", |text| match text {
-            "on" => Some(true),
-            "off" => Some(false),
-            _ => None,
-        });
+        let projects = reader.switch("FOREBAY_PROJECT");
+        let delivery = reader.delivery();
         let retry_after = reader.number("DB_RETRY_AFTER_MS", 1..=600_000);
         let ready_wait = reader.number("READY_DB_QUEUE_MS", 0..=600_000);
         let logging = reader.logging();
@@ -174,7 +175,8 @@ impl Config {
             log_retention: Duration::from_secs(retention),
             quota,
             connections_max,
-            projects: projects.unwrap_or(true),
+            projects,
+            delivery,
             retry_after: Duration::from_millis(retry_after),
             ready_wait: Duration::from_millis(ready_wait),
             logging,

@@ -107,6 +107,25 @@ pub struct Deliveries {
     worker: Arc<Worker>,
 }
 
+/// What a node sees of a channel's deliveries.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// The entry of a channel that is set apart, as all nodes have it.
+    pub entry: Option<Arc<breaker::Entry>>,
+    /// Attempts that failed one after the other, as far as this node has seen.
+    pub consecutive_failures: u32,
+    /// Attempts that are under way on this node.
+    pub in_flight: usize,
+}
+
+impl Deliveries {
+    /// What this node sees of a channel.
+    pub fn look(&self, channel: ChannelId) -> Sight {
+        let (consecutive_failures, in_flight) = self.worker.sight(channel);
+        Sight { entry: self.worker.keeper.get(channel), consecutive_failures, in_flight }
+    }
+}
+
 /// Starts every loop of delivery on this node.
 ///
 /// # Errors

@@ -203,6 +203,11 @@ impl Directory {
         self.shared.memory().channels(tenant)
     }
 
+    /// A channel of whichever tenant.
+    pub fn channel_of_anybody(&self, channel: ChannelId) -> Option<Arc<Channel>> {
+        self.shared.memory().channel_of_anybody(channel).map(Arc::clone)
+    }
+
     /// The channels that one node alone delivers to, of all tenants.
     pub fn pinned_channels(&self) -> Vec<Arc<Channel>> {
         self.shared.memory().pinned_channels()

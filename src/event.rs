@@ -9,6 +9,7 @@ pub mod limits;
 pub mod outcome;
 pub mod partition;
 pub mod record;
+pub mod webhook;
 
 pub use delivery::Delivery;
 pub use id::{

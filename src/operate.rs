@@ -4,5 +4,6 @@
 
 pub mod failback;
 pub mod janitor;
+pub mod redelivery;
 pub mod verify;
 pub mod watch;

@@ -20,7 +20,9 @@ use crate::journal::{Journal, Tail};
 use crate::lifecycle::Stop;
 use crate::log::{Follow, Log};
 use crate::metrics;
-use crate::store::{self, Background, PgConnection, checkpoints, conversations, messages};
+use crate::store::{
+    self, Background, PgConnection, attempts, checkpoints, conversations, deliveries, messages,
+};
 
 use batch::Batch;
 
@@ -347,7 +349,7 @@ async fn take(
     Ok(checkpoint.is_some_and(|checkpoint| checkpoint.position == position))
 }
 
-/// Writes the heads and moves the checkpoint, in the transaction that wrote the events.
+/// Writes the heads and what became of deliveries, and moves the checkpoint, in the transaction that wrote the events.
 async fn finish(
     conn: &mut PgConnection,
     partition: Partition,
@@ -361,5 +363,8 @@ async fn finish(
         head.opening = None;
     }
     conversations::upsert_batch(conn, partition, &heads).await?;
+    let outcomes = batch.outcomes();
+    deliveries::upsert_batch(conn, partition, &outcomes).await?;
+    attempts::insert_batch(conn, partition, &outcomes).await?;
     checkpoints::advance(conn, partition, batch.last_position()).await
 }

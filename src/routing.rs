@@ -2,7 +2,6 @@
 //! Promises that deliveries and the place up to which the log is routed are stored together or not at all.
 //! Does not deliver, and does not ask Postgres.
 
-mod body;
 mod links;
 pub mod rules;
 
@@ -16,6 +15,7 @@ use tracing::{debug, error, info};
 
 use crate::clock::Clock;
 use crate::directory::{Channel, Directory, Lane, Scope};
+use crate::event::delivery::Place;
 use crate::event::record::CodecError;
 use crate::event::{Delivery, Event, Record, TenantId};
 use crate::journal::Tail;
@@ -25,7 +25,7 @@ use crate::log::batch::{Posted, Posting};
 use crate::log::{self, Follow, Log, bucket};
 use crate::metrics;
 use links::Links;
-use rules::{Place, Plan, Planned};
+use rules::{Plan, Planned};
 
 /// Most events of one turn.
 const TURN_EVENTS_MAX: usize = 2_000;

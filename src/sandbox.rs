@@ -11,6 +11,7 @@ mod place;
 mod postgres;
 mod process;
 mod provision;
+pub mod receiver;
 mod ward;
 
 use std::fmt;

@@ -2,8 +2,10 @@
 //! Promises that each wait has a deadline, and that each failure has one class, by which callers decide.
 //! Does not decide what to write or when to try again; the flows do.
 
+pub mod attempts;
 pub mod checkpoints;
 pub mod conversations;
+pub mod deliveries;
 pub mod directory;
 pub mod messages;
 pub mod pool;

@@ -12,7 +12,9 @@ use super::access::Doorkeeper;
 use super::frame::request::Seeds;
 use super::problem::{Code, Fault, Problem};
 use crate::clock::Clock;
+use crate::delivery::Deliveries;
 use crate::directory::{self, Directory, When};
+use crate::operate::redelivery::Redelivery;
 
 /// How long a change of the directory may take.
 const WRITE_DEADLINE: Duration = Duration::from_secs(2);
@@ -24,6 +26,8 @@ pub(super) struct Desk {
     pub(super) directory: Directory,
     pub(super) clock: Clock,
     pub(super) seeds: Seeds,
+    pub(super) deliveries: Option<Deliveries>,
+    pub(super) redelivery: Redelivery,
 }
 
 impl Desk {

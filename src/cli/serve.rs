@@ -19,6 +19,7 @@ use crate::admission::{Origin, Priority, Source, Tag};
 use crate::api;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::delivery;
 use crate::directory::{self, Directory};
 use crate::event::NodeId;
 use crate::history::History;
@@ -58,6 +59,9 @@ pub enum Error {
     /// The recorder of metrics cannot be built.
     #[error("the metrics")]
     Telemetry(#[from] telemetry::Error),
+    /// Deliveries cannot be made.
+    #[error("deliveries")]
+    Delivery(#[from] delivery::Error),
     /// The key of tokens cannot be used.
     #[error("the key of tokens")]
     Tokens(#[from] api::tokens::Error),
@@ -170,7 +174,8 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     let ingest = house.ingest(interactive, StdRng::from_rng(&mut rng));
     let history = History::new(journal.clone(), interactive.clone(), clock.clone());
     let (listener, address) = bind(config.listen)?;
-    let rooms = house.rooms(&directory, (&ingest, &history), interactive);
+    let deliveries = house.deliveries(&directory, node, &mut rng).await?;
+    let rooms = house.rooms(&directory, (&ingest, &history), (interactive, deliveries));
     let hub = rooms.hub.clone();
     house.open_door(listener, rooms, (exporter.clone(), &mut rng))?;
     Ok(Server {

@@ -132,6 +132,43 @@ pub const TABLE: &[Setting] = &[
         "on",
         "whether this node writes the log to Postgres; at least one node must",
     ),
+    plain(
+        "FOREBAY_DELIVER",
+        "on|off",
+        "on",
+        "whether this node routes and makes deliveries; at least one node must",
+    ),
+    plain(
+        "DELIVERY_TIMEOUT_MS",
+        "milliseconds",
+        "15000",
+        "longest attempt, the whole answer included; receivers should answer first and work later",
+    ),
+    plain(
+        "DELIVERY_CONNECT_TIMEOUT_MS",
+        "milliseconds",
+        "5000",
+        "longest wait for a connection to a receiver, of the time of an attempt",
+    ),
+    plain(
+        "DELIVERY_SLOTS_HIGH",
+        "count",
+        "10",
+        "attempts at once of tenants of the tier high, on this node",
+    ),
+    plain(
+        "DELIVERY_SLOTS_STANDARD",
+        "count",
+        "20",
+        "attempts at once of tenants of the tier standard; a channel takes half of them unless it asks otherwise",
+    ),
+    plain("DELIVERY_SLOTS_BULK", "count", "5", "attempts at once of tenants of the tier bulk"),
+    plain(
+        "FOREBAY_EGRESS_ALLOW",
+        "addresses, networks and names, separated by commas",
+        "",
+        "where deliveries may go beside public addresses, for development: 127.0.0.0/8 or hooks.internal:8080",
+    ),
     plain("POOL_SIZE", "connections", "10", "connections that answer requests"),
     plain(
         "POOL_MIN",

@@ -61,6 +61,8 @@ pub(super) struct Memory {
     keys: HashMap<KeyHash, HeldKey>,
     keys_of: BTreeMap<(TenantId, KeyId), KeyHash>,
     channels: BTreeMap<(TenantId, ChannelId), Arc<Channel>>,
+    /// Whose each channel is.
+    owners: HashMap<ChannelId, TenantId>,
     token_secret: Option<Arc<TokenSecret>>,
     unreadable: BTreeSet<String>,
 }
@@ -90,6 +92,10 @@ impl Memory {
 
     pub(super) fn channel(&self, tenant: TenantId, channel: ChannelId) -> Option<&Arc<Channel>> {
         self.channels.get(&(tenant, channel))
+    }
+
+    pub(super) fn channel_of_anybody(&self, channel: ChannelId) -> Option<&Arc<Channel>> {
+        self.channel(*self.owners.get(&channel)?, channel)
     }
 
     pub(super) fn channels(&self, tenant: TenantId) -> Vec<Arc<Channel>> {
@@ -179,9 +185,11 @@ impl Memory {
         value: Option<&[u8]>,
     ) -> Result<Effect, Unreadable> {
         self.channels.remove(&(tenant, id));
+        self.owners.remove(&id);
         if let Some(bytes) = value {
             let channel = Channel::decode(tenant, id, bytes)?;
             self.channels.insert((tenant, id), Arc::new(channel));
+            self.owners.insert(id, tenant);
         }
         Ok(Effect::Changed)
     }

@@ -72,6 +72,28 @@ impl Delivery {
     }
 }
 
+/// How far a partition is routed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// All records up to this position are routed.
+    #[serde(rename = "p")]
+    pub position: u64,
+    /// What is routed of the record after it, if not all of it.
+    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<Within>,
+}
+
+/// How far a record is routed: everything up to and including this event for this channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Within {
+    /// Number of the event in its record.
+    #[serde(rename = "e")]
+    pub event: u32,
+    /// The channel; those of an event come in the order of their ids.
+    #[serde(rename = "h")]
+    pub channel: ChannelId,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -110,7 +110,8 @@ impl Log {
         super::batch::commit(&self.deliveries(), (subject, payload), headers).await
     }
 
-    pub(super) fn queue_stream(&self, source: Source) -> String {
+    /// Name of a queue's stream.
+    pub fn queue_stream(&self, source: Source) -> String {
         let prefix = self.namespace().as_str();
         match source {
             Source::Deliver => format!("{prefix}_DELIVER"),

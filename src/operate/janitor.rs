@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use crate::admission::{Origin, Priority, Source, Tag};
+use crate::admission::{self, Origin, Priority, Tag};
 use crate::clock::{Clock, Timestamp};
 use crate::event::Partition;
+use crate::event::delivery::Place;
 use crate::lifecycle::{Stop, chain};
+use crate::log::queue::Source;
 use crate::log::{self, Log};
 use crate::store::{self, Background, PgConnection, checkpoints, rebuild};
 
 /// Upkeep goes before work on the past and after the projection.
-const UPKEEP: Tag = Origin::system(Source::Projector).at(Priority::Medium);
+const UPKEEP: Tag = Origin::system(admission::Source::Projector).at(Priority::Medium);
 
 /// How often the janitor looks.
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -90,9 +92,20 @@ impl Janitor {
             let Some(partition) = parts.and_then(|parts| parts.get(checkpoint.partition)) else {
                 continue;
             };
-            purged += self.tidy(partition, checkpoint.position, horizon).await?;
+            // What is not routed yet has to stay, however long ago Postgres took it.
+            let routed = self.routed(partition).await?;
+            purged += self.tidy(partition, checkpoint.position.min(routed), horizon).await?;
         }
         Ok(purged)
+    }
+
+    /// How far a partition is routed.
+    async fn routed(&self, partition: Partition) -> Result<u64, log::Error> {
+        let (stream, subject) =
+            (self.log.queue_stream(Source::Deliver), self.log.routed_subject(partition));
+        let last = self.log.last(&stream, &subject).await?;
+        let place = last.and_then(|(_, bytes)| rmp_serde::from_slice::<Place>(&bytes).ok());
+        Ok(place.unwrap_or_default().position)
     }
 
     async fn tidy(

@@ -8,7 +8,7 @@ use tracing::error;
 
 use super::Error;
 use crate::event::record::CodecError;
-use crate::event::{Event, Partition, Record};
+use crate::event::{Event, Outcome, Partition, Record};
 use crate::journal::Tail;
 use crate::journal::ring::{Folded, Window};
 use crate::lifecycle::chain;
@@ -81,6 +81,15 @@ impl Batch {
         self.records
             .iter()
             .flat_map(|folded| folded.record.events.iter().map(move |event| (of(folded), event)))
+            .collect()
+    }
+
+    /// What became of deliveries, with the positions of their records.
+    pub fn outcomes(&self) -> Vec<(u64, &Outcome)> {
+        let of = |folded: &'_ Arc<Folded>| folded.position;
+        self.records
+            .iter()
+            .flat_map(|folded| folded.record.outcomes.iter().map(move |one| (of(folded), one)))
             .collect()
     }
 

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
-use super::body::body;
 use crate::directory::{Channel, Scope};
+use crate::event::delivery::{Place, Within};
+use crate::event::webhook::body;
 use crate::event::{ChannelId, Delivery, Event};
 use crate::journal::ring::Folded;
 
@@ -17,28 +17,6 @@ pub const PLAN_DELIVERIES_MAX: usize = 900;
 
 /// Most bytes of the bodies of one batch.
 pub const PLAN_BYTES_MAX: usize = 2 * 1024 * 1024;
-
-/// How far a partition is routed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
-    /// All records up to this position are routed.
-    #[serde(rename = "p")]
-    pub position: u64,
-    /// What is routed of the record after it, if not all of it.
-    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
-    pub within: Option<Within>,
-}
-
-/// How far a record is routed: everything up to and including this event for this channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Within {
-    /// Number of the event in its record.
-    #[serde(rename = "e")]
-    pub event: u32,
-    /// The channel; those of an event come in the order of their ids.
-    #[serde(rename = "h")]
-    pub channel: ChannelId,
-}
 
 /// A delivery with its place in the log and what its channel asks for.
 #[derive(Clone, Debug)]

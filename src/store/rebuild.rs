@@ -11,7 +11,8 @@ use super::{Error, Schema, Target, Topology, schema, while_doing};
 use crate::event::{Partition, Partitions};
 
 /// The tables that are a function of the log, in the order in which readers lock them.
-const TABLES: [&str; 4] = ["checkpoints", "conversations", "messages", "quarantine"];
+const TABLES: [&str; 6] =
+    ["checkpoints", "conversations", "messages", "quarantine", "deliveries", "attempts"];
 
 /// What came of a swap.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@
 mod api;
 mod bucket;
 mod cli;
+mod delivery;
 mod directory;
 mod history;
 mod ingest;

@@ -198,6 +198,8 @@ impl World {
             // Streams reserve their size on the shared server.
             ("FOREBAY_PARTITION_BYTES_MAX", "67108864"),
             ("FOREBAY_PARTITIONS", "2"),
+            // Two dozen consumers that most tests have no use for.
+            ("FOREBAY_DELIVER", "off"),
         ];
         let find = |name: &str| {
             let set = settings.iter().chain(&base).find(|(set, _)| *set == name);

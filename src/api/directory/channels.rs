@@ -15,6 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Desk, directory_problem};
+use crate::api::deliveries::standing::Standing;
 use crate::api::frame::request::{At, json, located, parse, rfc3339, rfc3339_option};
 use crate::api::frame::{BodyLimit, read_body};
 use crate::api::problem::Problem;
@@ -97,6 +98,9 @@ pub(in crate::api) struct ChannelBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "whsec_…")]
     secret: Option<String>,
+    /// Where its deliveries are, in the answer about one channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivery: Option<Standing>,
 }
 
 impl ChannelBody {
@@ -109,6 +113,7 @@ impl ChannelBody {
             updated_at: channel.updated_at,
             rotated_at: channel.rotated_at,
             secret: secret.map(|secret| secret.expose().to_owned()),
+            delivery: None,
         }
     }
 }
@@ -187,7 +192,11 @@ async fn get(
     let tenant = desk.tenant(&parts)?;
     let channel = desk.directory.channel(tenant.id, id);
     let channel = channel.ok_or_else(|| Problem::not_found("There is no such channel."))?;
-    json(StatusCode::OK, &ChannelBody::of(&channel, None))
+    let sight = desk.deliveries.as_ref().map(|deliveries| deliveries.look(id));
+    // An answer without counts is better than none while the log is away.
+    let sizes = desk.redelivery.sizes(id).await.ok();
+    let delivery = Some(Standing::of(&channel, sight, sizes));
+    json(StatusCode::OK, &ChannelBody { delivery, ..ChannelBody::of(&channel, None) })
 }
 
 /// Changes a channel.

@@ -12,7 +12,9 @@ use super::{Error, migrate};
 use crate::api;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::delivery::{self, Deliveries};
 use crate::directory::Directory;
+use crate::event::NodeId;
 use crate::history::History;
 use crate::ingest::Ingest;
 use crate::journal::{Journal, snapshot};
@@ -22,10 +24,12 @@ use crate::log::{Log, streams};
 use crate::metrics::{Metrics, Source};
 use crate::operate::failback::Failback;
 use crate::operate::janitor::Janitor;
+use crate::operate::redelivery::Redelivery;
 use crate::operate::watch::Watch;
 use crate::projection::directory::DirectoryProjector;
 use crate::projection::{self, Projector};
 use crate::readiness::{Board, Check};
+use crate::routing::{self, Router};
 use crate::store::{Background, Interactive};
 use crate::telemetry::{self, Exporter};
 
@@ -131,7 +135,7 @@ impl House<'_> {
         &self,
         directory: &Directory,
         (ingest, history): (&Ingest, &History),
-        interactive: &Interactive,
+        (interactive, deliveries): (&Interactive, Option<Deliveries>),
     ) -> api::Rooms {
         api::Rooms {
             directory: directory.clone(),
@@ -139,9 +143,46 @@ impl House<'_> {
             history: history.clone(),
             board: self.board.clone(),
             failback: Failback::new(interactive.clone()),
+            deliveries,
+            redelivery: Redelivery::new(self.log.clone(), interactive.clone(), self.clock.clone()),
             hub: self.hub(),
             epoch: self.shape.epoch.clone(),
         }
+    }
+
+    /// The routers and the workers, on a node that makes deliveries.
+    pub(super) async fn deliveries(
+        &self,
+        directory: &Directory,
+        node: NodeId,
+        rng: &mut StdRng,
+    ) -> Result<Option<Deliveries>, Error> {
+        let Some(settings) = &self.config.delivery else { return Ok(None) };
+        let metrics = self.metrics.delivery.clone();
+        for tail in self.journal.tails() {
+            let parts = routing::Parts {
+                log: self.log.clone(),
+                directory: directory.clone(),
+                clock: self.clock.clone(),
+                metrics: metrics.clone(),
+            };
+            let (tail, mut rng) = (tail.clone(), StdRng::from_rng(rng));
+            let name = format!("router {}", tail.partition());
+            self.supervisor.supervise(Kind::Routing, name, move |stop| {
+                Router::new(parts.clone(), tail.clone(), StdRng::from_rng(&mut rng)).run(stop)
+            });
+        }
+        let parts = delivery::Parts {
+            log: self.log.clone(),
+            journal: self.journal.clone(),
+            directory: directory.clone(),
+            node,
+            clock: self.clock.clone(),
+            metrics,
+            supervisor: self.supervisor.clone(),
+        };
+        let rng = StdRng::from_rng(rng);
+        Ok(Some(delivery::start(parts, settings.clone(), rng).await?))
     }
 
     /// The hub, with the tasks that tell what happens.

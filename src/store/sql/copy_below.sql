@@ -6,6 +6,13 @@ SELECT * FROM {live}.messages WHERE partition = {partition} AND position < {floo
 INSERT INTO {fresh}.quarantine
 SELECT * FROM {live}.quarantine WHERE partition = {partition} AND position < {floor};
 
+-- Deliveries whose first outcome is forgotten; what the log still has of them is projected on top.
+INSERT INTO {fresh}.deliveries
+SELECT * FROM {live}.deliveries WHERE partition = {partition} AND first_position < {floor};
+
+INSERT INTO {fresh}.attempts
+SELECT * FROM {live}.attempts WHERE partition = {partition} AND position < {floor};
+
 -- The heads as projecting those messages would leave them. Seq 1 is the opening, or its tombstone.
 INSERT INTO {fresh}.conversations (
     id, tenant_id, head_seq, position, opened_at, closed_at, partition, status, metadata, channel_ids

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::{Body, ChannelId, ConversationId, Event, Json, MessageId};
 use crate::clock::Timestamp;
-use crate::event::{Body, ChannelId, ConversationId, Event, Json, MessageId};
 
 #[derive(Serialize)]
 struct Envelope<'a> {
@@ -55,7 +55,7 @@ impl Serialize for Timestamp3339 {
 }
 
 /// The body of every delivery of this event.
-pub(super) fn body(event: &Event) -> Bytes {
+pub fn body(event: &Event) -> Bytes {
     let mut data = Data {
         id: event.id,
         conversation_id: event.conversation,

@@ -1,0 +1,44 @@
+//! Pure: the settings of deliveries.
+//! Promises settings within their bounds.
+//! Does not read the environment.
+
+use std::time::Duration;
+
+use super::Reader;
+use crate::delivery::{Settings, attempt::Times, egress::Egress, slots::Sizes};
+
+impl Reader<'_> {
+    /// How deliveries are made; `None` when this node makes none.
+    pub(super) fn delivery(&mut self) -> Option<Settings> {
+        let delivers = self.switch("FOREBAY_DELIVER");
+        let whole = self.number("DELIVERY_TIMEOUT_MS", 100..=60_000);
+        let connect = self.number("DELIVERY_CONNECT_TIMEOUT_MS", 100..=60_000);
+        if connect > whole {
+            let problem = "is longer than DELIVERY_TIMEOUT_MS".to_owned();
+            self.add("DELIVERY_CONNECT_TIMEOUT_MS", problem);
+        }
+        let sizes = Sizes {
+            high: self.size("DELIVERY_SLOTS_HIGH", 1..=1_000),
+            standard: self.size("DELIVERY_SLOTS_STANDARD", 1..=1_000),
+            bulk: self.size("DELIVERY_SLOTS_BULK", 1..=1_000),
+        };
+        let list = self.value("FOREBAY_EGRESS_ALLOW").unwrap_or_default();
+        let egress = Egress::parse(&list).map_err(|bad| {
+            self.add("FOREBAY_EGRESS_ALLOW", bad.to_string());
+        });
+        let times =
+            Times { whole: Duration::from_millis(whole), connect: Duration::from_millis(connect) };
+        let settings = Settings { sizes, times, egress: egress.unwrap_or_default() };
+        delivers.then_some(settings)
+    }
+
+    /// A setting that is on or off.
+    pub(super) fn switch(&mut self, name: &'static str) -> bool {
+        let parsed = self.parse(name, |text| match text {
+            "on" => Some(true),
+            "off" => Some(false),
+            _ => None,
+        });
+        parsed.unwrap_or(true)
+    }
+}

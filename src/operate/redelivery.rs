@@ -1,0 +1,312 @@
+//! What became of deliveries, as Postgres has it, and delivering again by hand.
+//! Promises that a delivery that is made again has its first id and its first body, with a schedule of its own.
+//! Does not attempt; what is delivered again goes through its lane like everything else.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::admission::{Priority, Source, Tag};
+use crate::clock::{Clock, Timestamp};
+use crate::directory::{Channel, Lane, Tenant};
+use crate::event::webhook::body;
+use crate::event::{
+    ChannelId, ConversationId, Delivery, DeliveryId, Event, MessageId, RequestId, TenantId,
+};
+use crate::lifecycle::chain;
+use crate::log::batch::{Posted, Posting};
+use crate::log::{self, Log};
+use crate::store::attempts::Attempt;
+use crate::store::deliveries::{Filter, Row};
+use crate::store::messages::Content;
+use crate::store::{self, Interactive, attempts, deliveries, messages};
+
+/// Longest wait for Postgres on the way of a read.
+const READ_MAX: Duration = Duration::from_millis(1_500);
+
+/// Deliveries of one step of a job.
+const STEP: usize = 100;
+
+/// Jobs that are remembered on a node; the oldest is forgotten first.
+const JOBS_MAX: usize = 100;
+
+/// Pause before a step that failed is tried again, and how often that is done.
+const AGAIN: Duration = Duration::from_secs(1);
+const TRIES_MAX: usize = 60;
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Postgres cannot be asked now.
+    #[error("reading deliveries")]
+    Store(#[from] store::Error),
+    /// The queues cannot be asked now.
+    #[error("the queues of deliveries")]
+    Log(#[from] log::Error),
+    /// The queue did not take it.
+    #[error("the queue of deliveries did not take it")]
+    NotQueued(String),
+}
+
+/// How a job is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Its id.
+    pub id: RequestId,
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// Its channel.
+    pub channel: ChannelId,
+    /// `running`, `done` or `failed`.
+    pub state: &'static str,
+    /// Deliveries that were queued again.
+    pub queued: u64,
+    /// Deliveries whose event is not there any more.
+    pub missing: u64,
+    /// When it began.
+    pub began_at: Timestamp,
+}
+
+/// What became of deliveries, and delivering again. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Redelivery {
+    log: Log,
+    database: Interactive,
+    clock: Clock,
+    jobs: Arc<Mutex<VecDeque<Job>>>,
+}
+
+impl Redelivery {
+    /// Over the queues and the pool of reads.
+    pub fn new(log: Log, database: Interactive, clock: Clock) -> Self {
+        Self { log, database, clock, jobs: Arc::default() }
+    }
+
+    /// A delivery of a tenant, with its attempts.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub async fn delivery(
+        &self,
+        tenant: &Tenant,
+        id: DeliveryId,
+    ) -> Result<Option<(Row, Vec<Attempt>)>, Error> {
+        let (tag, deadline) = (tag(tenant), self.deadline());
+        let mut lease = self.database.acquire(tag, deadline).await?;
+        let found = lease.run(deadline, async |conn| {
+            let Some(row) = deliveries::find(conn, tenant.id, id).await? else { return Ok(None) };
+            Ok(Some((row, attempts::list(conn, id).await?)))
+        });
+        Ok(found.await?)
+    }
+
+    /// The deliveries of an event that were attempted.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub async fn of_message(&self, tenant: &Tenant, id: MessageId) -> Result<Vec<Row>, Error> {
+        let (tag, deadline) = (tag(tenant), self.deadline());
+        let mut lease = self.database.acquire(tag, deadline).await?;
+        Ok(lease
+            .run(deadline, async |conn| deliveries::of_message(conn, tenant.id, id).await)
+            .await?)
+    }
+
+    /// Deliveries of a channel that were attempted, in the order of their ids.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub async fn of_channel(
+        &self,
+        tenant: &Tenant,
+        channel: ChannelId,
+        filter: &Filter,
+        page: (Option<DeliveryId>, usize),
+    ) -> Result<Vec<Row>, Error> {
+        let (tag, deadline) = (tag(tenant), self.deadline());
+        let mut lease = self.database.acquire(tag, deadline).await?;
+        let read = lease
+            .run(deadline, async |conn| deliveries::of_channel(conn, channel, filter, page).await);
+        Ok(read.await?)
+    }
+
+    /// How many deliveries a job would make again.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub async fn count(
+        &self,
+        tenant: &Tenant,
+        channel: ChannelId,
+        filter: &Filter,
+    ) -> Result<u64, Error> {
+        let (tag, deadline) = (tag(tenant), self.deadline());
+        let mut lease = self.database.acquire(tag, deadline).await?;
+        Ok(lease.run(deadline, async |conn| deliveries::count(conn, channel, filter).await).await?)
+    }
+
+    /// How many deliveries of a channel lie in the queues: fresh, in the backlog, waiting for their next attempt.
+    ///
+    /// # Errors
+    /// [`Error::Log`]
+    pub async fn sizes(&self, channel: ChannelId) -> Result<(u64, u64, u64), Error> {
+        let name = channel.to_string();
+        let (fresh, retrying) = self.log.queue_sizes(&name).await?;
+        let backlog = self.log.backlog_sizes(&name).await?.values().sum();
+        Ok((fresh, backlog, retrying))
+    }
+
+    /// Queues a delivery that no event stands behind, to see whether a channel works.
+    ///
+    /// # Errors
+    /// [`Error::NotQueued`]
+    pub async fn test(
+        &self,
+        tenant: &Tenant,
+        channel: ChannelId,
+        id: MessageId,
+    ) -> Result<DeliveryId, Error> {
+        let conversation = ConversationId::from_uuid(channel.uuid());
+        let text = serde_json::json!({
+            "type": "test",
+            "timestamp": self.clock.timestamp().to_string(),
+            "data": { "id": id, "channelId": channel },
+        });
+        let delivery = Delivery {
+            id: Delivery::name(id, channel),
+            tenant: tenant.id,
+            channel,
+            conversation,
+            message: id,
+            seq: 0,
+            attempt: 1,
+            before: 0,
+            body: text.to_string().into(),
+        };
+        let name = delivery.id;
+        self.queue(tenant, vec![delivery]).await.map(|()| name)
+    }
+
+    /// A job of a tenant, on the node that runs it.
+    pub fn job(&self, tenant: TenantId, id: RequestId) -> Option<Job> {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.iter().find(|job| job.id == id && job.tenant == tenant).cloned()
+    }
+
+    /// Makes deliveries again, step by step; to be run beside the answer that names the job.
+    pub async fn run(self, job: Job, tenant: Arc<Tenant>, channel: Arc<Channel>, filter: Filter) {
+        self.note(job.clone());
+        let (mut job, mut after, mut failures) = (job, None, 0);
+        loop {
+            match self.step(&tenant, &channel, &filter, after).await {
+                Ok((queued, missing, last)) => {
+                    (job.queued, job.missing, failures) =
+                        (job.queued + queued, job.missing + missing, 0);
+                    after = last;
+                    job.state = if last.is_some() { "running" } else { "done" };
+                }
+                Err(error) => {
+                    failures += 1;
+                    tracing::warn!(error = %chain(&error), "a step of redelivery waits");
+                    if failures >= TRIES_MAX {
+                        job.state = "failed";
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+            self.note(job.clone());
+            if job.state != "running" {
+                return;
+            }
+        }
+    }
+
+    /// A job that has not begun.
+    pub fn begin(&self, id: RequestId, tenant: TenantId, channel: ChannelId) -> Job {
+        let began_at = self.clock.timestamp();
+        Job { id, tenant, channel, state: "running", queued: 0, missing: 0, began_at }
+    }
+
+    async fn step(
+        &self,
+        tenant: &Tenant,
+        channel: &Channel,
+        filter: &Filter,
+        after: Option<DeliveryId>,
+    ) -> Result<(u64, u64, Option<DeliveryId>), Error> {
+        let rows = self.of_channel(tenant, channel.id, filter, (after, STEP)).await?;
+        let (last, full) = (rows.last().map(|row| row.id), rows.len() == STEP);
+        let (mut again, mut missing) = (Vec::new(), 0);
+        for row in rows {
+            match self.event(tenant, row.message).await? {
+                Some(event) => again.push(remake(&row, &event)),
+                None => missing += 1,
+            }
+        }
+        let queued = again.len() as u64;
+        if !again.is_empty() {
+            self.queue(tenant, again).await?;
+        }
+        Ok((queued, missing, last.filter(|_| full)))
+    }
+
+    async fn event(&self, tenant: &Tenant, id: MessageId) -> Result<Option<Event>, Error> {
+        let (tag, deadline) = (tag(tenant), self.deadline());
+        let mut lease = self.database.acquire(tag, deadline).await?;
+        let found = lease.run(deadline, async |conn| messages::find(conn, id).await).await?;
+        Ok(found.and_then(|entry| match entry.content {
+            Content::Event(event) => Some(*event),
+            Content::Tombstone { .. } => None,
+        }))
+    }
+
+    async fn queue(&self, tenant: &Tenant, again: Vec<Delivery>) -> Result<(), Error> {
+        let lane = Lane::of(tenant.tier, tenant.id).name();
+        let prefix = self.log.namespace().as_str();
+        let posting = |delivery: Delivery| Posting {
+            subject: format!("{prefix}.deliver.{lane}.{}", delivery.channel),
+            guard: None,
+            payload: delivery.encode(),
+        };
+        for delivery in again {
+            match self.log.post("", vec![posting(delivery)]).await {
+                Posted::Stored(_) => {}
+                other => return Err(Error::NotQueued(format!("{other:?}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&self, job: Job) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.retain(|known| known.id != job.id);
+        jobs.push_back(job);
+        while jobs.len() > JOBS_MAX {
+            jobs.pop_front();
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.clock.now() + READ_MAX
+    }
+}
+
+/// Somebody waits for one answer.
+fn tag(tenant: &Tenant) -> Tag {
+    tenant.origin(Source::Rest).at(Priority::High)
+}
+
+/// The next attempt of a delivery, as if its schedule began.
+fn remake(row: &Row, event: &Event) -> Delivery {
+    Delivery {
+        id: row.id,
+        tenant: row.tenant,
+        channel: row.channel,
+        conversation: row.conversation,
+        message: row.message,
+        seq: row.seq,
+        attempt: row.attempts + 1,
+        before: row.attempts,
+        body: body(event),
+    }
+}
