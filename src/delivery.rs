@@ -119,6 +119,11 @@ pub struct Sight {
 }
 
 impl Deliveries {
+    /// Whether deliveries may go to this URL, as far as its text says.
+    pub fn may_go_to(&self, url: &str) -> bool {
+        self.worker.sender.may_go_to(url)
+    }
+
     /// What this node sees of a channel.
     pub fn look(&self, channel: ChannelId) -> Sight {
         let (consecutive_failures, in_flight) = self.worker.sight(channel);
@@ -281,10 +286,15 @@ async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
         HashMap::new();
     let mut changes = worker.keeper.changes();
     let mut nudges = worker.log.nudges().await?;
+    let mut directory = worker.directory.changes();
     let mut swept = None;
     loop {
         if worker.keeper.is_level() {
             let now = worker.clock.now();
+            if directory.has_changed().unwrap_or(false) || swept.is_none() {
+                directory.mark_unchanged();
+                pin(&worker).await;
+            }
             if swept.is_none_or(|at| now.saturating_duration_since(at) >= SWEEP_EVERY) {
                 swept = Some(now);
                 sweep(&worker).await;
@@ -316,9 +326,15 @@ async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
         tokio::select! {
             () = stop.requested() => break,
             _ = changes.changed() => {}
+            _ = directory.changed() => directory.mark_changed(),
             nudged = nudges.next() => for channel in nudged.unwrap_or_default() {
-                if let Some((nudge, _)) = running.get(&channel) {
-                    nudge.notify_one();
+                match running.get(&channel) {
+                    Some((nudge, _)) => nudge.notify_one(),
+                    // Given up at the same moment; whoever is faster takes it.
+                    None if worker.keeper.get(channel).is_none() => {
+                        drop(worker.keeper.ensure(channel, Why::Leftover).await);
+                    }
+                    None => {}
                 }
             },
             () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -330,13 +346,18 @@ async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sets apart what is in order or counted, and what has a backlog that nobody drains.
-async fn sweep(worker: &Worker) {
+/// Sets apart what is in order or counted: its deliveries go to its backlog from the start.
+async fn pin(worker: &Worker) {
     for channel in worker.directory.pinned_channels() {
         if worker.keeper.get(channel.id).is_none() {
             drop(worker.keeper.ensure(channel.id, Why::Pinned).await);
         }
     }
+}
+
+/// Sets apart what has a backlog that nobody drains.
+async fn sweep(worker: &Worker) {
+    pin(worker).await;
     match worker.log.backlog_sizes("*").await {
         Ok(sizes) => {
             let names = sizes.keys().filter_map(|name| ChannelId::parse(name).ok());

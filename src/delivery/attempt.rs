@@ -55,6 +55,7 @@ impl Default for Times {
 #[derive(Clone, Debug)]
 pub struct Sender {
     client: Client<HttpsConnector<Connector>, Full<Bytes>>,
+    egress: Egress,
     times: Times,
 }
 
@@ -73,7 +74,7 @@ impl Sender {
     /// # Errors
     /// When the machine has no certificates to trust.
     pub fn new(egress: Egress, times: Times) -> std::io::Result<Self> {
-        let connector = Connector { egress, timeout: times.connect };
+        let connector = Connector { egress: egress.clone(), timeout: times.connect };
         let connector = hyper_rustls::HttpsConnectorBuilder::new()
             .with_native_roots()?
             .https_or_http()
@@ -86,7 +87,14 @@ impl Sender {
             .http1_max_buf_size(HEAD_BYTES_MAX)
             .http1_max_headers(HEADERS_MAX)
             .build(connector);
-        Ok(Self { client, times })
+        Ok(Self { client, egress, times })
+    }
+
+    /// Whether attempts may go to this URL, as far as its text says.
+    pub fn may_go_to(&self, url: &str) -> bool {
+        let Ok(uri) = url.parse::<hyper::Uri>() else { return false };
+        let (scheme, host) = (uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
+        self.egress.check(scheme, host, uri.port_u16()).is_ok()
     }
 
     /// Makes one attempt.

@@ -138,6 +138,9 @@ impl Drain {
         let lane = worker.directory.tenant(tenant).map(|tenant| tenant.tier).unwrap_or_default();
         let key = Key { lane: Lane::of(lane, tenant), tenant, channel: self.channel };
         let cap = lock(&worker.slots).cap(key.lane.tier, channel.settings.max_in_flight);
+        if entry.why == Why::Pinned {
+            self.ramp = Ramp::open();
+        }
         self.ramp.set_cap(cap);
         match entry.state {
             State::Open { until } => self.wait_or_probe(until).await,
@@ -160,7 +163,7 @@ impl Drain {
     async fn finish(&mut self, entry: &Entry) -> Result<Turn, log::Error> {
         self.purge(true).await?;
         let worker = &self.worker;
-        let pinned = entry.why == Why::Pinned && self.is_pinned();
+        let pinned = self.is_pinned();
         let waits = !matches!(entry.state, State::Closed);
         // A breaker that is open stays so until a delivery has tried; a channel that is in order is always drained.
         if pinned || waits || !self.open.is_empty() {

@@ -13,7 +13,9 @@ const PRIVATE_NAMES: [&str; 6] =
     ["localhost", "local", "internal", "intranet", "home.arpa", "localdomain"];
 
 /// Networks of IPv4 that are not public (the IANA registry of special-purpose addresses, with multicast and class E).
-const NOT_PUBLIC_4: [(u32, u32); 17] = [
+const NOT_PUBLIC_4: [(u32, u32); 18] = [
+    // The address under which a large cloud serves its machines' metadata.
+    (u32::from_be_bytes([168, 63, 129, 16]), 32),
     net(0, 0, 0, 8),
     net(10, 0, 0, 8),
     net(100, 64, 0, 10),
@@ -278,6 +280,7 @@ mod tests {
             "172.31.255.255",
             "192.168.1.1",
             "169.254.169.254",
+            "168.63.129.16",
             "100.64.0.1",
             "0.0.0.0",
             "255.255.255.255",
@@ -354,7 +357,7 @@ mod tests {
         #[test]
         fn no_address_of_a_network_that_is_not_public_passes(which in 0..NOT_PUBLIC_4.len(), low: u32) {
             let (network, bits) = NOT_PUBLIC_4[which];
-            let address = network | (low & (u32::MAX >> bits));
+            let address = network | (low & u32::MAX.checked_shr(bits).unwrap_or(0));
             prop_assert!(!is_public(Ipv4Addr::from(address).into()));
             prop_assert!(!is_public(Ipv4Addr::from(address).to_ipv6_mapped().into()));
         }

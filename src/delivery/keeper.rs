@@ -119,19 +119,34 @@ impl Keeper {
         channel: ChannelId,
         change: impl Fn(Entry) -> Option<Entry>,
     ) -> Result<Option<Arc<Entry>>, bucket::Error> {
+        self.enter(channel, |entry| entry.and_then(&change)).await
+    }
+
+    /// The same, and what to make of a channel that is not set apart: in one step, because an entry without a backlog
+    /// may be given up at any moment.
+    ///
+    /// # Errors
+    /// When the bucket does not answer, or others change it all the time.
+    pub async fn enter(
+        &self,
+        channel: ChannelId,
+        change: impl Fn(Option<Entry>) -> Option<Entry>,
+    ) -> Result<Option<Arc<Entry>>, bucket::Error> {
+        let key = channel.to_string();
         for _ in 0..TRIES_MAX {
-            let Some((entry, revision)) = self.read(channel).await? else {
-                return Ok(None);
-            };
+            let (entry, revision) = self.read(channel).await?.unzip();
             let Some(next) = change(entry) else { return Ok(None) };
-            let key = channel.to_string();
-            match self.0.bucket.update(&key, encode(&next), revision, self.deadline()).await {
+            let (value, deadline) = (encode(&next), self.deadline());
+            let stored = match revision {
+                Some(revision) => self.0.bucket.update(&key, value, revision, deadline).await,
+                None => self.0.bucket.create(&key, value, deadline).await,
+            };
+            match stored {
                 Ok(revision) => {
                     info!(channel.id = %channel, "channel {channel}: {:?}, {:?}", next.state, next.why);
-                    let next = self.learn(channel, Some((next, revision)));
-                    return Ok(next);
+                    return Ok(self.learn(channel, Some((next, revision))));
                 }
-                Err(bucket::Error::RevisionConflict) => {}
+                Err(bucket::Error::RevisionConflict | bucket::Error::Exists) => {}
                 Err(other) => return Err(other),
             }
         }

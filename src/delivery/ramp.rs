@@ -11,12 +11,22 @@ use crate::directory::{Per, RateLimit};
 pub struct Ramp {
     window: usize,
     cap: usize,
+    /// Failures one after the other.
+    failures: u32,
 }
+
+/// Failures one after the other that end a release. One alone says little: what fails now and then is released too.
+const FAILURES_MAX: u32 = 2;
 
 impl Ramp {
     /// A release that begins; `cap` is the channel's.
     pub fn new(cap: usize) -> Self {
-        Self { window: 1, cap: cap.max(1) }
+        Self { window: 1, cap: cap.max(1), failures: 0 }
+    }
+
+    /// No release: a channel that is always delivered to from its backlog.
+    pub fn open() -> Self {
+        Self { window: usize::MAX, cap: 1, failures: 0 }
     }
 
     /// How many may be under way now.
@@ -31,13 +41,19 @@ impl Ramp {
 
     /// One more was delivered: a whole window of them doubles it.
     pub fn on_success(&mut self) {
-        self.window = (self.window + 1).min(self.cap);
+        self.failures = 0;
+        self.window = self.window.saturating_add(1).min(self.cap);
     }
 
-    /// One failed. True when that ends the release: it has not reached the cap yet.
+    /// One failed: the window halves while the release has not reached the cap. True when that ends the release.
     #[must_use]
-    pub fn on_failure(&self) -> bool {
-        self.window < self.cap
+    pub fn on_failure(&mut self) -> bool {
+        if self.window >= self.cap {
+            return false;
+        }
+        self.failures += 1;
+        self.window = (self.window / 2).max(1);
+        self.failures >= FAILURES_MAX
     }
 }
 
@@ -90,8 +106,15 @@ mod tests {
             (0..ramp.window()).for_each(|_| ramp.on_success());
         }
         assert_eq!(windows, [1, 2, 4, 8, 10]);
+        assert!(!ramp.on_failure(), "the release is over");
+        let mut ramp = Ramp::new(10);
+        (0..6).for_each(|_| ramp.on_success());
         assert!(!ramp.on_failure());
-        assert!(Ramp::new(10).on_failure() && !Ramp::new(1).on_failure());
+        assert_eq!(ramp.window(), 3);
+        ramp.on_success();
+        assert!(!ramp.on_failure(), "one after a success is the first again");
+        assert!(ramp.on_failure());
+        assert!(!Ramp::new(1).on_failure() && !Ramp::open().on_failure());
     }
 
     #[test]

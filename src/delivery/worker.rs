@@ -313,16 +313,13 @@ impl Worker {
         why: Why,
         change: impl Fn(Entry, crate::clock::Timestamp) -> Entry,
     ) {
-        let now = self.clock.timestamp();
-        let opening = async {
-            self.keeper.ensure(key.channel, why).await?;
-            let shut = |entry: Entry| {
-                let closed = entry.state == State::Closed;
-                closed.then(|| change(entry, now))
-            };
-            self.keeper.change(key.channel, shut).await
+        let (node, now) = (self.keeper.node(), self.clock.timestamp());
+        let shut = |entry: Option<Entry>| {
+            let entry = entry.unwrap_or_else(|| Entry::divert(node, why, now));
+            let closed = entry.state == State::Closed;
+            closed.then(|| change(entry, now))
         };
-        if let Err(error) = opening.await {
+        if let Err(error) = self.keeper.enter(key.channel, shut).await {
             warn!(error = %chain(&error), "the breaker of channel {} was not opened", key.channel);
         }
         let waiting = lock(&self.slots).take_channel(key.lane, key.channel);

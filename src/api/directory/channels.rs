@@ -18,9 +18,11 @@ use super::{Desk, directory_problem};
 use crate::api::deliveries::standing::Standing;
 use crate::api::frame::request::{At, json, located, parse, rfc3339, rfc3339_option};
 use crate::api::frame::{BodyLimit, read_body};
-use crate::api::problem::Problem;
+use crate::api::problem::{Code, Fault, Problem};
 use crate::clock::Timestamp;
-use crate::directory::{Channel, ChannelPatch, ChannelSecret, ChannelStatus, Settings, Tenant};
+use crate::directory::{
+    Channel, ChannelPatch, ChannelSecret, ChannelStatus, NewChannel, Settings, Tenant,
+};
 use crate::event::limits::BODY_BYTES_MAX;
 use crate::event::{ChannelId, id};
 
@@ -140,6 +142,18 @@ impl Desk {
         self.doorkeeper.tenant(&parts.headers, self.clock.timestamp())
     }
 
+    /// Refuses what no delivery could go to. What is no URL at all the directory tells better.
+    fn check_url(&self, url: Option<&str>) -> Result<(), Problem> {
+        let (Some(url), Some(deliveries)) = (url, &self.deliveries) else { return Ok(()) };
+        if deliveries.may_go_to(url) || url.parse::<hyper::Uri>().is_err() {
+            return Ok(());
+        }
+        let detail =
+            "must lead to a public address; FOREBAY_EGRESS_ALLOW lists others that may be used";
+        let fault = Fault { pointer: "/url".to_owned(), detail: detail.to_owned() };
+        Err(Problem::new(Code::InvalidMessage, "A field breaks a rule.").with_faults(vec![fault]))
+    }
+
     async fn set_status(
         &self,
         parts: &Parts,
@@ -160,7 +174,9 @@ impl Desk {
 async fn create(State(desk): State<Arc<Desk>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let tenant = desk.tenant(&parts)?;
-    let new = parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
+    let new: NewChannel =
+        parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
+    desk.check_url(Some(&new.url))?;
     let mut rng = desk.seeds.fork();
     let made = desk.directory.create_channel(tenant.id, new, desk.when(), &mut rng);
     let (channel, secret) = made.await.map_err(directory_problem)?;
@@ -210,7 +226,9 @@ async fn update(
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let tenant = desk.tenant(&parts)?;
-    let patch = parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
+    let patch: ChannelPatch =
+        parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
+    desk.check_url(patch.url.as_deref())?;
     let updated = desk.directory.update_channel(tenant.id, id, patch, desk.when());
     let channel = updated.await.map_err(directory_problem)?;
     json(StatusCode::OK, &ChannelBody::of(&channel, None))

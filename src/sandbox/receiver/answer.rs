@@ -154,7 +154,7 @@ fn http_date(at: Timestamp) -> String {
 fn end(mode: &Mode, socket: &OwnedFd) -> Ended {
     match mode {
         Mode::Garbage => {
-            rustix::io::write(socket, b"\x00\x01 this is no HTTP \xff\r\n\r\n").map_or((), drop);
+            rustix::io::write(socket, b"\x00\x01 this is no HTTP \xff\r\n\r\n").unwrap_or(0);
         }
         Mode::Reset => {
             // Where it cannot be set, the connection is closed all the same.
