@@ -282,8 +282,9 @@ async fn start_attempts(worker: Arc<Worker>, stop: Stop) -> Result<(), Infallibl
 
 /// Runs a drain for every backlog that is this node's.
 async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
-    let mut running: HashMap<ChannelId, (Arc<Notify>, tokio::task::JoinHandle<()>)> =
-        HashMap::new();
+    let mut running: HashMap<ChannelId, (Arc<Notify>, tokio::task::AbortHandle)> = HashMap::new();
+    // Ends with this loop: what was under way is begun anew by the next.
+    let mut drains = tokio::task::JoinSet::new();
     let mut changes = worker.keeper.changes();
     let mut nudges = worker.log.nudges().await?;
     let mut directory = worker.directory.changes();
@@ -299,6 +300,7 @@ async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
                 swept = Some(now);
                 sweep(&worker).await;
             }
+            while drains.try_join_next().is_some() {}
             running.retain(|_, (_, task)| !task.is_finished());
             let (own, all) = worker.keeper.own();
             worker.metrics.diverted_channels.set(u32::try_from(all).unwrap_or(u32::MAX));
@@ -307,7 +309,7 @@ async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
                     let nudged = Arc::new(Notify::new());
                     let drain = Drain::new(Arc::clone(&worker), channel);
                     let run = drain.run(Arc::clone(&nudged), stop.clone());
-                    (nudged, tokio::spawn(run))
+                    (nudged, drains.spawn(run))
                 });
             }
             for (tier, at) in [
@@ -340,9 +342,7 @@ async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
-    for (_, (_, task)) in running {
-        drop(task.await);
-    }
+    while drains.join_next().await.is_some() {}
     Ok(())
 }
 

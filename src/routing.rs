@@ -178,13 +178,12 @@ impl Router {
     /// # Errors
     /// [`Error`]; the markers say what was stored.
     pub async fn step(&mut self) -> Result<Step, Error> {
-        let marks = match self.marks {
-            Some(marks) => marks,
-            None => {
-                let marks = self.read_marks().await?;
-                self.place = marks.queue.0;
-                *self.marks.insert(marks)
-            }
+        let marks = if let Some(marks) = self.marks {
+            marks
+        } else {
+            let marks = self.read_marks().await?;
+            self.place = marks.queue.0;
+            *self.marks.insert(marks)
         };
         let records = self.gather(self.place.position).await?;
         let plan = self.plan(&records).await?;
@@ -315,7 +314,7 @@ impl Router {
         let prefix = self.parts.log.namespace().as_str();
         let read = async |stream: &str, subject: String| {
             let last = self.parts.log.last(&format!("{prefix}_{stream}"), &subject).await?;
-            Ok::<_, Error>(last.map_or((Place::default(), 0), |(sequence, bytes)| {
+            Ok::<_, Error>(last.map_or_else(Default::default, |(sequence, bytes)| {
                 (rmp_serde::from_slice(&bytes).unwrap_or_default(), sequence)
             }))
         };

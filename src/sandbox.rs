@@ -11,7 +11,6 @@ mod place;
 mod postgres;
 mod process;
 mod provision;
-pub mod receiver;
 mod ward;
 
 use std::fmt;

@@ -18,7 +18,7 @@ use super::retry::retry_after;
 use super::signature::sign;
 use super::verdict::Met;
 use crate::clock::Timestamp;
-use crate::directory::Channel;
+use crate::directory::{Channel, ChannelSecret};
 use crate::event::{Delivery, Reason};
 
 /// Most of an answer's body that is read and kept, in bytes.
@@ -131,7 +131,7 @@ fn request(channel: &Channel, delivery: &Delivery, now: Timestamp) -> Option<Req
         channel.rotated_at.is_some_and(|rotated| now.since(rotated) < ROTATION_OVERLAP)
     });
     let secrets: Vec<_> =
-        std::iter::once(&channel.secret).chain(former).map(|secret| secret.bytes()).collect();
+        std::iter::once(&channel.secret).chain(former).map(ChannelSecret::bytes).collect();
     let secrets: Vec<_> = secrets.iter().map(Vec::as_slice).collect();
     let signature = sign(&secrets, (&id, seconds), &delivery.body);
     let mut request = Request::builder()

@@ -88,8 +88,9 @@ impl Connector {
 }
 
 fn reason(error: &std::io::Error) -> Reason {
-    match error.kind() {
-        std::io::ErrorKind::TimedOut => Reason::TimeoutConnect,
-        _ => Reason::Refused,
+    if error.kind() == std::io::ErrorKind::TimedOut {
+        Reason::TimeoutConnect
+    } else {
+        Reason::Refused
     }
 }

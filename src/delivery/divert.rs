@@ -90,7 +90,7 @@ impl Diverter {
         let name = format!("{:032x}", self.rng.random::<u128>());
         match self.log.post(&name, postings).await {
             Posted::Stored(_) => {}
-            other => {
+            other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => {
                 warn!("deliveries were not moved to their backlogs: {other:?}");
                 return false;
             }
@@ -121,6 +121,10 @@ impl Diverter {
 /// A place at which tests end the process, to see that nothing is lost by it: `FOREBAY_FAIL_AT` names it, in builds
 /// for tests only.
 #[cfg(debug_assertions)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no setting of a server: only tests name such a place"
+)]
 pub(super) fn fail(place: &str) {
     if std::env::var("FOREBAY_FAIL_AT").is_ok_and(|named| named == place) {
         std::process::abort();

@@ -31,6 +31,9 @@ const BEHIND_MAX: usize = 1_000;
 /// How often a backlog with nothing to do is looked at: a nudge may be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// Most outcomes that wait to be taken in: the largest cap of a channel, each of which answers one delivery.
+const DONE_MAX: usize = 1_000;
+
 /// Pause before a slot is asked for again, and before a look at the entry while the channel waits.
 const BREATH: Duration = Duration::from_millis(20);
 
@@ -53,8 +56,8 @@ pub(super) struct Drain {
     ramp: Ramp,
     rate: Option<(RateLimit, Rate)>,
     purged: (Instant, u64),
-    told: mpsc::UnboundedSender<Done>,
-    done: mpsc::UnboundedReceiver<Done>,
+    told: mpsc::Sender<Done>,
+    done: mpsc::Receiver<Done>,
     /// The epoch under which the probe went out that is under way.
     probing: Option<u64>,
 }
@@ -70,8 +73,7 @@ enum Turn {
 
 impl Drain {
     pub(super) fn new(worker: Arc<Worker>, channel: ChannelId) -> Self {
-        // Bounded by the window: each message is the answer to a delivery that was let go.
-        let (told, done) = mpsc::unbounded_channel();
+        let (told, done) = mpsc::channel(DONE_MAX);
         let now = worker.clock.now();
         Self {
             worker,
@@ -312,9 +314,10 @@ impl Drain {
         let found = self.worker.log.backlog_page(&self.name, self.cursor, PAGE).await?;
         for waiting in found {
             self.cursor = waiting.sequence + 1;
-            match Delivery::decode(&waiting.payload) {
-                Ok(delivery) => self.page.push_back((waiting.sequence, delivery)),
-                Err(_) => warn!("position {} of a backlog is no delivery", waiting.sequence),
+            if let Ok(delivery) = Delivery::decode(&waiting.payload) {
+                self.page.push_back((waiting.sequence, delivery));
+            } else {
+                warn!("position {} of a backlog is no delivery", waiting.sequence);
             }
         }
         Ok(())
@@ -352,7 +355,7 @@ impl Drain {
                 self.again.insert((at, done.sequence), next);
             }
             Fate::Retry(_) | Fate::Delivered | Fate::Failed => {
-                self.settle(done.sequence, &delivery)
+                self.settle(done.sequence, &delivery);
             }
         }
     }

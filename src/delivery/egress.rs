@@ -35,8 +35,8 @@ const NOT_PUBLIC_4: [(u32, u32); 18] = [
     net(224, 0, 0, 3),
 ];
 
-/// Networks of IPv6 inside of 2000::/3 that are not public or hide another address: Teredo and the rest of the
-/// special-purpose block, documentation, 6to4. Everything outside of 2000::/3 is not public.
+/// Networks of IPv6 inside of `2000::/3` that are not public or hide another address: Teredo and the rest of the
+/// special-purpose block, documentation, 6to4. Everything outside of `2000::/3` is not public.
 const NOT_PUBLIC_6: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),

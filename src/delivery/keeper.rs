@@ -288,16 +288,13 @@ impl Keeper {
     fn learn(&self, channel: ChannelId, entry: Option<(Entry, u64)>) -> Option<Arc<Entry>> {
         let learnt = {
             let mut memory = self.memory();
-            match entry {
-                Some((entry, revision)) => {
-                    let entry = Arc::new(entry);
-                    memory.entries.insert(channel, (Arc::clone(&entry), revision));
-                    Some(entry)
-                }
-                None => {
-                    memory.entries.remove(&channel);
-                    None
-                }
+            if let Some((entry, revision)) = entry {
+                let entry = Arc::new(entry);
+                memory.entries.insert(channel, (Arc::clone(&entry), revision));
+                Some(entry)
+            } else {
+                memory.entries.remove(&channel);
+                None
             }
         };
         self.0.changes.send_modify(|count| *count += 1);

@@ -85,7 +85,7 @@ impl Rate {
     pub fn take(&mut self, now: Instant) -> Result<(), Instant> {
         let from = self.taken.max(now);
         if from.saturating_duration_since(now) > self.burst {
-            return Err(from - self.burst);
+            return Err(from.checked_sub(self.burst).unwrap_or(from));
         }
         self.taken = from + self.interval;
         Ok(())

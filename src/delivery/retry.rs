@@ -47,7 +47,7 @@ impl Policy {
     pub fn of(settings: Option<Retry>) -> Self {
         let (settings, default) = (settings.unwrap_or_default(), Self::default());
         let base = settings.base_seconds.map_or(default.base, Duration::from_secs);
-        let cap = settings.cap_seconds.map_or(default.cap.max(base), Duration::from_secs);
+        let cap = settings.cap_seconds.map_or_else(|| default.cap.max(base), Duration::from_secs);
         let attempts = settings.max_attempts.and_then(|attempts| u32::try_from(attempts).ok());
         Self { attempts_max: attempts.unwrap_or(default.attempts_max), base, cap }
     }

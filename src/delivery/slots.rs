@@ -66,7 +66,7 @@ struct Item<T> {
     key: Key,
     cap: usize,
     since: Instant,
-    item: T,
+    held: T,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -166,25 +166,20 @@ impl<T> Slots<T> {
         }
         let cap = self.cap(key.lane.tier, asked);
         self.count(key, |count| count.waiting += 1);
-        let item = Item { key, cap, since: now, item };
+        let item = Item { key, cap, since: now, held: item };
         self.lanes[key.lane.index()][class as usize].push_back(item);
         Ok(())
     }
 
     /// The next delivery to attempt, if one may be. Looks at no more than the lines of one tier after the other.
-    pub fn next(&mut self) -> Option<Started<T>> {
+    pub fn start(&mut self) -> Option<Started<T>> {
         let mut tiers = [Tier::High, Tier::Standard, Tier::Bulk];
         // Whoever has least of its own goes first: compared as fractions, without dividing.
         tiers.sort_by(|a, b| {
             let (a, b) = (*a as usize, *b as usize);
             (self.in_flight[a] * self.sizes[b]).cmp(&(self.in_flight[b] * self.sizes[a]))
         });
-        tiers
-            .into_iter()
-            .filter(|tier| self.has_room(*tier))
-            .collect::<Vec<_>>()
-            .into_iter()
-            .find_map(|tier| self.next_of(tier))
+        tiers.into_iter().find_map(|tier| self.has_room(tier).then(|| self.next_of(tier)).flatten())
     }
 
     /// Gives back the slot of a delivery that was started.
@@ -205,7 +200,7 @@ impl<T> Slots<T> {
             while self.lanes[lane][0].front().is_some_and(is_old) {
                 if let Some(item) = self.lanes[lane][0].pop_front() {
                     self.count(item.key, |count| count.waiting = count.waiting.saturating_sub(1));
-                    expired.push((item.key, item.item));
+                    expired.push((item.key, item.held));
                 }
             }
         }
@@ -230,7 +225,7 @@ impl<T> Slots<T> {
         for item in &own {
             self.count(item.key, |count| count.waiting = count.waiting.saturating_sub(1));
         }
-        own.into_iter().map(|item| (item.key, item.item)).collect()
+        own.into_iter().map(|item| (item.key, item.held)).collect()
     }
 
     /// Whether a tier may have one more: of its own slots, or of others' idle ones while half of each other's own stay
@@ -262,7 +257,7 @@ impl<T> Slots<T> {
                     place.and_then(|place| self.lanes[lane][class as usize].remove(place))
                 {
                     self.turns[tier as usize] = turn + 1;
-                    return Some(self.start(item, class));
+                    return Some(self.take(item, class));
                 }
             }
         }
@@ -280,7 +275,7 @@ impl<T> Slots<T> {
         (self.size(tier) / 2).max(1).max(cap)
     }
 
-    fn start(&mut self, item: Item<T>, class: Class) -> Started<T> {
+    fn take(&mut self, item: Item<T>, class: Class) -> Started<T> {
         let tier = item.key.lane.tier as usize;
         self.in_flight[tier] += 1;
         self.backlog[tier] += usize::from(class == Class::Backlog);
@@ -288,7 +283,7 @@ impl<T> Slots<T> {
             count.in_flight += 1;
             count.waiting = count.waiting.saturating_sub(1);
         });
-        Started { key: item.key, class, item: item.item }
+        Started { key: item.key, class, item: item.held }
     }
 
     /// Changes what is counted of a channel and its tenant, and forgets what is zero.

@@ -56,9 +56,9 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) enum Origin {
     /// A queue.
-    Queue(Taken),
+    Queue(Box<Taken>),
     /// A backlog: its sequence, and who is told what became of it.
-    Backlog(u64, mpsc::UnboundedSender<Done>),
+    Backlog(u64, mpsc::Sender<Done>),
 }
 
 /// What became of a delivery of a backlog.
@@ -107,7 +107,7 @@ impl Worker {
             return self.divert(taken, delivery, why).await;
         }
         let key = Key { lane, tenant: delivery.tenant, channel: delivery.channel };
-        let held = Held { delivery, origin: Origin::Queue(taken) };
+        let held = Held { delivery, origin: Origin::Queue(Box::new(taken)) };
         let cap = channel.settings.max_in_flight;
         let pushed = lock(&self.slots).push((key, class), cap, held, self.clock.now());
         match pushed {
@@ -130,10 +130,11 @@ impl Worker {
     /// Moves held deliveries to their backlogs, and everything of their channels that waits after them.
     pub(super) async fn set_apart(&self, held: Vec<(Key, Held)>, why: Why) {
         for (key, held) in held {
-            let waiting = lock(&self.slots).take_channel(key.lane, key.channel);
-            for (_, held) in waiting.into_iter().chain([(key, held)]) {
+            let mut waiting = lock(&self.slots).take_channel(key.lane, key.channel);
+            waiting.push((key, held));
+            for (_, held) in waiting {
                 if let Origin::Queue(taken) = held.origin {
-                    self.divert(taken, held.delivery, why).await;
+                    self.divert(*taken, held.delivery, why).await;
                 }
             }
             if self.keeper.get(key.channel).is_none()
@@ -152,7 +153,7 @@ impl Worker {
     /// Starts every attempt that may start, and moves aside what has waited too long.
     pub(super) async fn start_all(self: &Arc<Self>) -> Option<Instant> {
         loop {
-            let next = lock(&self.slots).next();
+            let next = lock(&self.slots).start();
             let Some(started) = next else { break };
             let worker = Arc::clone(self);
             self.supervisor.spawn(Kind::Delivery, async move { worker.work(started).await });
@@ -160,8 +161,7 @@ impl Worker {
         let now = self.clock.now();
         let expired = lock(&self.slots).expired(now);
         self.set_apart(expired, Why::Busy).await;
-        let wake = lock(&self.slots).next_wake();
-        wake
+        lock(&self.slots).next_wake()
     }
 
     /// One attempt with everything that follows from it.
@@ -180,7 +180,7 @@ impl Worker {
                 let (sign, fate) = done;
                 match origin {
                     Origin::Queue(taken) => taken.settle().await,
-                    Origin::Backlog(sequence, told) => drop(told.send(Done { sequence, sign, fate })),
+                    Origin::Backlog(sequence, told) => drop(told.send(Done { sequence, sign, fate }).await),
                 }
             }
             () = hold => {}
@@ -244,7 +244,7 @@ impl Worker {
         loop {
             match self.log.schedule((&subject, &target), at, next.clone()).await {
                 Posted::Stored(_) => return fail("scheduled"),
-                other => {
+                other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => {
                     warn!("a retry was not stored: {other:?}");
                     tokio::time::sleep(AGAIN).await;
                 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Body, ChannelId, ConversationId, Event, Json, MessageId};
+use super::{Body, ChannelId, ClientId, ConversationId, Event, Json, MessageId};
 use crate::clock::Timestamp;
 
 #[derive(Serialize)]
@@ -18,6 +18,7 @@ struct Envelope<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "they are the names of the contract")]
 struct Data<'a> {
     id: MessageId,
     conversation_id: ConversationId,
@@ -60,7 +61,7 @@ pub fn body(event: &Event) -> Bytes {
         id: event.id,
         conversation_id: event.conversation,
         seq: event.seq,
-        client_id: event.client_id().map(|id| id.as_str()),
+        client_id: event.client_id().map(ClientId::as_str),
         sender: None,
         text: None,
         data: None,
@@ -97,7 +98,7 @@ fn raw(json: &Json) -> Option<&RawValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{ClientId, Fingerprint, Message, Opening, TenantId};
+    use crate::event::{Fingerprint, Message, Opening, TenantId};
 
     fn event(body: Body) -> Event {
         Event {

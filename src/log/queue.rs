@@ -193,15 +193,13 @@ impl Pull {
     /// Cancel safe: a message is not lost before it is returned, and what is lost comes again.
     pub async fn next(&mut self) -> Option<Taken> {
         self.connects.mark_unchanged();
-        loop {
-            let next = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, self.batch.next());
-            tokio::select! {
-                next = next => match next {
-                    Ok(Some(Ok(message))) => return Some(Taken { message }),
-                    Ok(Some(Err(_)) | None) | Err(_) => return None,
-                },
-                _ = self.connects.changed() => return None,
-            }
+        let next = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, self.batch.next());
+        tokio::select! {
+            next = next => match next {
+                Ok(Some(Ok(message))) => Some(Taken { message }),
+                Ok(Some(Err(_)) | None) | Err(_) => None,
+            },
+            _ = self.connects.changed() => None,
         }
     }
 }

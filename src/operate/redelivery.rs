@@ -271,7 +271,7 @@ impl Redelivery {
         for delivery in again {
             match self.log.post("", vec![posting(delivery)]).await {
                 Posted::Stored(_) => {}
-                other => return Err(Error::NotQueued(format!("{other:?}"))),
+                other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => return Err(Error::NotQueued(format!("{other:?}"))),
             }
         }
         Ok(())

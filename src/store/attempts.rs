@@ -8,13 +8,14 @@ use time::OffsetDateTime;
 use super::checkpoints::{write_partition, write_position};
 use super::{Error, while_doing};
 use crate::clock::Timestamp;
-use crate::event::{DeliveryId, Outcome, Partition};
+use crate::event::{DeliveryId, Outcome, Partition, Reason};
 
 /// Most rows of one listing.
 pub const LIST_MAX: usize = 100;
 
 /// One attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "attempt is the word for its number everywhere")]
 pub struct Attempt {
     /// 1 for the first.
     pub attempt: u32,
@@ -54,7 +55,7 @@ pub async fn insert_batch(
     let at: Vec<_> = outcomes.iter().map(|(_, o)| o.began_at.to_offset()).collect();
     let status: Vec<_> = outcomes.iter().map(|(_, o)| o.status.map(i32::from)).collect();
     let state: Vec<_> = outcomes.iter().map(|(_, o)| o.fate.as_str()).collect();
-    let reason: Vec<_> = outcomes.iter().map(|(_, o)| o.reason.map(|r| r.as_str())).collect();
+    let reason: Vec<_> = outcomes.iter().map(|(_, o)| o.reason.map(Reason::as_str)).collect();
     let answer: Vec<_> = outcomes.iter().map(|(_, o)| o.answer.as_deref()).collect();
     sqlx::query!(
         "INSERT INTO attempts (delivery_id, began_at, position, attempt, took_ms, status, partition, state, reason,

@@ -12,7 +12,7 @@ use super::checkpoints::{write_partition, write_position};
 use super::{Error, while_doing};
 use crate::clock::Timestamp;
 use crate::event::{
-    ChannelId, ConversationId, DeliveryId, Fate, MessageId, Outcome, Partition, TenantId,
+    ChannelId, ConversationId, DeliveryId, Fate, MessageId, Outcome, Partition, Reason, TenantId,
 };
 
 /// Most rows of one listing.
@@ -93,7 +93,7 @@ pub async fn upsert_batch(
         .collect();
     let status: Vec<_> = last.values().map(|(_, o)| o.status.map(i32::from)).collect();
     let state: Vec<_> = last.values().map(|(_, o)| o.fate.as_str()).collect();
-    let reason: Vec<_> = last.values().map(|(_, o)| o.reason.map(|r| r.as_str())).collect();
+    let reason: Vec<_> = last.values().map(|(_, o)| o.reason.map(Reason::as_str)).collect();
     sqlx::query_file!(
         "src/store/sql/upsert_deliveries.sql",
         write_partition(partition),

@@ -29,12 +29,12 @@ fn a_channel_and_a_tenant_keep_to_their_half_and_a_stranger_finds_a_slot() {
         fresh(&mut slots, key(Tier::Standard, 1, 0), 1);
     }
     let mut started = 0;
-    while slots.next().is_some() {
+    while slots.start().is_some() {
         started += 1;
     }
     assert_eq!(started, 10, "half of the tier's twenty, over however many channels");
     assert!(fresh(&mut slots, key(Tier::Standard, 2, 500), 7), "its line is its own");
-    assert_eq!(slots.next().map(|next| next.item), Some(7));
+    assert_eq!(slots.start().map(|next| next.item), Some(7));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn fresh_ones_go_first_and_a_backlog_takes_half_at_most() {
         }
     }
     fresh(&mut slots, key(Tier::Standard, 9, 9), 1);
-    let started: Vec<_> = std::iter::from_fn(|| slots.next()).map(|next| next.item).collect();
+    let started: Vec<_> = std::iter::from_fn(|| slots.start()).map(|next| next.item).collect();
     assert_eq!(started, [1, 9, 9, 9, 9]);
 }
 
@@ -86,13 +86,13 @@ fn idle_slots_are_lent_while_half_of_each_tier_stays() {
             fresh(&mut slots, key(Tier::Bulk, tenant, u16::from(tenant) * 100 + channel), 1);
         }
     }
-    let started = std::iter::from_fn(|| slots.next()).count();
+    let started = std::iter::from_fn(|| slots.start()).count();
     // 35 in all, less 5 and 10 that are kept; a tenant's cap is 2 of the tier's own 5.
     assert_eq!(started, 16);
     for n in 0..5 {
         assert!(fresh(&mut slots, key(Tier::High, 20 + n, 5_000 + u16::from(n)), 2));
     }
-    let started = std::iter::from_fn(|| slots.next()).filter(|next| next.item == 2).count();
+    let started = std::iter::from_fn(|| slots.start()).filter(|next| next.item == 2).count();
     assert_eq!(started, 5, "what was kept is there");
 }
 
@@ -107,7 +107,7 @@ fn busy_tiers_share_by_their_sizes() {
                 fresh(&mut slots, key(tier, tenant, tier as u16 * 10 + u16::from(tenant)), round);
             }
         }
-        while let Some(next) = slots.next() {
+        while let Some(next) = slots.start() {
             counts[next.key.lane.tier as usize] += 1;
             running.push_back((next.key, next.class));
         }
@@ -137,7 +137,7 @@ proptest! {
             let class = if backlog { Class::Backlog } else { Class::Fresh };
             match step {
                 0 | 1 => if slots.push((key, class), None, given, now).is_ok() { given += 1 },
-                2 => while let Some(next) = slots.next() {
+                2 => while let Some(next) = slots.start() {
                     prop_assert!(seen.insert(next.item));
                     running.push(next);
                 },
@@ -160,7 +160,7 @@ proptest! {
             }
         }
         loop {
-            while let Some(next) = slots.next() {
+            while let Some(next) = slots.start() {
                 prop_assert!(seen.insert(next.item));
                 running.push(next);
             }
