@@ -7,6 +7,7 @@ mod bench;
 mod demo;
 mod dev;
 mod operator;
+mod receiver;
 mod sandbox;
 pub mod serve;
 mod settings;
@@ -95,6 +96,8 @@ enum Command {
     Verify(settings::Flags),
     /// Print the events of a conversation as they happen, until interrupted
     Tail(tail::Arguments),
+    /// Receive webhooks, print them, and answer them well or badly, until interrupted
+    Receiver(receiver::Arguments),
     /// Measure sends, appends, live connections or the pool of database connections, beside references
     #[command(subcommand)]
     Bench(bench::Command),
@@ -159,6 +162,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Tail(arguments) => {
             Box::pin(tail::run(arguments, crate::clock::Clock::system())).await
+        }
+        Command::Receiver(arguments) => {
+            receiver::run(arguments, crate::clock::Clock::system()).await
         }
         Command::Bench(command) => bench::run(command).await,
         Command::Config(arguments) => settings::print(&arguments),

@@ -40,5 +40,6 @@ pub mod cli;
 pub mod client;
 pub mod config;
 pub mod load;
+pub mod receiver;
 pub mod sandbox;
 pub mod telemetry;

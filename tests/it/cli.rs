@@ -3,6 +3,7 @@
 mod dev;
 mod live;
 mod pool;
+mod receiver;
 mod tail;
 
 use std::net::SocketAddr;

@@ -13,7 +13,7 @@ const FLOORS: [&[&str]; 7] = [
     &["journal", "directory"],
     &["ingest", "projection", "history", "live", "routing", "delivery", "operate"],
     &["api", "console"],
-    &["main", "cli", "config", "telemetry", "sandbox", "bench", "load", "client"],
+    &["main", "cli", "config", "telemetry", "sandbox", "bench", "load", "client", "receiver"],
 ];
 
 const WORDS: usize = 0;
