@@ -172,6 +172,7 @@ fn routes(states: States) -> OpenApiRouter {
         .merge(docs::routes().with_state(states.document))
 }
 
+#[expect(clippy::too_many_lines, reason = "a list: what each family is given")]
 fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States {
     let Rooms { directory, ingest, history, board, failback, deliveries, redelivery, hub, epoch } =
         rooms;
@@ -194,6 +195,19 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
         retry_base: fittings.retry_base,
         waiting: AtomicUsize::new(0),
     });
+    let inbox = Arc::new(Inbox {
+        directory: directory.clone(),
+        ingest: ingest.clone(),
+        clock: clock.clone(),
+    });
+    let counter = Arc::new(Counter {
+        doorkeeper: Arc::clone(&doorkeeper),
+        directory: directory.clone(),
+        deliveries: deliveries.clone(),
+        redelivery: redelivery.clone(),
+        clock: clock.clone(),
+        seeds: fittings.seeds.clone(),
+    });
     States {
         sends: Arc::new(Sends {
             doorkeeper: Arc::clone(&doorkeeper),
@@ -207,19 +221,8 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
         }),
         streams: Arc::new(Streams { sockets: Arc::clone(&sockets), closing: fittings.closing }),
         sockets,
-        inbox: Arc::new(Inbox {
-            directory: directory.clone(),
-            ingest: ingest.clone(),
-            clock: clock.clone(),
-        }),
-        counter: Arc::new(Counter {
-            doorkeeper: Arc::clone(&doorkeeper),
-            directory: directory.clone(),
-            deliveries: deliveries.clone(),
-            redelivery: redelivery.clone(),
-            clock: clock.clone(),
-            seeds: fittings.seeds.clone(),
-        }),
+        inbox,
+        counter,
         conversations: Arc::new(Conversations {
             doorkeeper: Arc::clone(&doorkeeper),
             ingest,

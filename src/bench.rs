@@ -3,6 +3,7 @@
 //! Does not start Forebay; it is given a running one.
 
 pub mod append;
+pub mod deliver;
 pub mod lineup;
 pub mod live;
 pub mod machine;

@@ -39,7 +39,7 @@ pub use tenant::{NewTenant, SendQuota, Tenant, TenantPatch, TenantStatus, Tier};
 
 /// Most channels of one tenant. Checked against what this node knows, so nodes that create at the same moment can
 /// exceed it by as many as they are.
-pub const CHANNELS_MAX: usize = 100;
+pub const CHANNELS_MAX: usize = 1_000;
 
 /// Most API keys of one tenant; checked like [`CHANNELS_MAX`].
 pub const KEYS_MAX: usize = 100;

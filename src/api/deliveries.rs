@@ -272,7 +272,7 @@ async fn redeliver(
     let job_id = RequestId::generate(counter.clock.timestamp(), &mut counter.seeds.fork());
     let job = counter.redelivery.begin(job_id, tenant.id, id);
     let answer = json(StatusCode::ACCEPTED, &job_body(&job));
-    tokio::spawn(counter.redelivery.clone().run(job, tenant, channel, filter));
+    counter.redelivery.start(job, tenant, channel, filter);
     answer
 }
 

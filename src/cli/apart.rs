@@ -24,7 +24,7 @@ use crate::sandbox::{Durability, Install, Nats, Options, Postgres, provide};
 const DATABASE: &str = "forebay";
 
 /// The operator's token of the measured server, which listens on loopback for as long as it is measured.
-const ADMIN_TOKEN: &str = "operator-of-the-benchmark";
+pub(crate) const ADMIN_TOKEN: &str = "operator-of-the-benchmark";
 
 /// Longest wait for the server to be ready.
 const READY_MAX: Duration = Duration::from_mins(1);

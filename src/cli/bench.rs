@@ -2,6 +2,7 @@
 //! Promises a table on standard output and, with `--json`, the same figures with all rounds in a file.
 //! Does not measure; the bench room does.
 
+mod deliver;
 mod live;
 mod pool;
 
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Pool(pool::Arguments),
     /// Sockets: memory of idle ones, fan-out, conversations of two, and many that come back at once
     Live(live::Arguments),
+    /// Webhooks: a healthy tenant beside a neighbour in trouble, parking and release, throughput
+    Deliver(deliver::Arguments),
 }
 
 /// Starts what is to be measured and measures it.
@@ -61,6 +64,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Append(arguments) => Box::pin(append(&arguments, &Clock::system())).await,
         Command::Pool(arguments) => Box::pin(pool::run(arguments, &Clock::system())).await,
         Command::Live(arguments) => Box::pin(live::run(arguments, &Clock::system())).await,
+        Command::Deliver(arguments) => Box::pin(deliver::run(arguments, &Clock::system())).await,
     }
 }
 

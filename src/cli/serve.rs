@@ -127,6 +127,11 @@ impl Server {
 /// # Errors
 /// [`Error`], before it has taken any request.
 pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Error> {
+    // Everything that is opened on the way lives in this one future.
+    Box::pin(build(config, clock, seed)).await
+}
+
+async fn build(config: Config, clock: Clock, seed: u64) -> Result<Server, Error> {
     let mut rng = StdRng::seed_from_u64(seed);
     let supervisor = Supervisor::new();
     let board = Board::new(clock.now());
@@ -174,7 +179,7 @@ pub async fn start(config: Config, clock: Clock, seed: u64) -> Result<Server, Er
     let ingest = house.ingest(interactive, StdRng::from_rng(&mut rng));
     let history = History::new(journal.clone(), interactive.clone(), clock.clone());
     let (listener, address) = bind(config.listen)?;
-    let deliveries = house.deliveries(&directory, node, &mut rng).await?;
+    let deliveries = Box::pin(house.deliveries(&directory, node, &mut rng)).await?;
     let rooms = house.rooms(&directory, (&ingest, &history), (interactive, deliveries));
     let hub = rooms.hub.clone();
     house.open_door(listener, rooms, (exporter.clone(), &mut rng))?;

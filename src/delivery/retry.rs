@@ -104,7 +104,7 @@ mod tests {
     fn the_default_schedule_is_the_documented_one() {
         let policy = Policy::default();
         let pauses: Vec<_> = (1..=9)
-            .map(|n| policy.pause_after(n, 0.5).map(|p| p.as_secs_f64().round() as u64))
+            .map(|n| policy.pause_after(n, 0.5).map(|p| (p + Duration::from_millis(500)).as_secs()))
             .collect();
         let expected: Vec<_> = PAUSES.iter().map(|p| Some(*p)).chain([None]).collect();
         assert_eq!(pauses, expected);

@@ -13,7 +13,7 @@ use crate::event::webhook::body;
 use crate::event::{
     ChannelId, ConversationId, Delivery, DeliveryId, Event, MessageId, RequestId, TenantId,
 };
-use crate::lifecycle::chain;
+use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::batch::{Posted, Posting};
 use crate::log::{self, Log};
 use crate::store::attempts::Attempt;
@@ -73,13 +73,14 @@ pub struct Redelivery {
     log: Log,
     database: Interactive,
     clock: Clock,
+    supervisor: Supervisor,
     jobs: Arc<Mutex<VecDeque<Job>>>,
 }
 
 impl Redelivery {
     /// Over the queues and the pool of reads.
-    pub fn new(log: Log, database: Interactive, clock: Clock) -> Self {
-        Self { log, database, clock, jobs: Arc::default() }
+    pub fn new(log: Log, database: Interactive, clock: Clock, supervisor: Supervisor) -> Self {
+        Self { log, database, clock, supervisor, jobs: Arc::default() }
     }
 
     /// A delivery of a tenant, with its attempts.
@@ -193,8 +194,13 @@ impl Redelivery {
         jobs.iter().find(|job| job.id == id && job.tenant == tenant).cloned()
     }
 
-    /// Makes deliveries again, step by step; to be run beside the answer that names the job.
-    pub async fn run(self, job: Job, tenant: Arc<Tenant>, channel: Arc<Channel>, filter: Filter) {
+    /// Makes deliveries again, step by step, beside the answer that names the job.
+    pub fn start(&self, job: Job, tenant: Arc<Tenant>, channel: Arc<Channel>, filter: Filter) {
+        let running = self.clone().run(job, tenant, channel, filter);
+        self.supervisor.spawn(Kind::Upkeep, running);
+    }
+
+    async fn run(self, job: Job, tenant: Arc<Tenant>, channel: Arc<Channel>, filter: Filter) {
         self.note(job.clone());
         let (mut job, mut after, mut failures) = (job, None, 0);
         loop {
@@ -271,7 +277,9 @@ impl Redelivery {
         for delivery in again {
             match self.log.post("", vec![posting(delivery)]).await {
                 Posted::Stored(_) => {}
-                other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => return Err(Error::NotQueued(format!("{other:?}"))),
+                other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => {
+                    return Err(Error::NotQueued(format!("{other:?}")));
+                }
             }
         }
         Ok(())

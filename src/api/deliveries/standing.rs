@@ -69,10 +69,10 @@ impl Standing {
     /// From what a node sees and what is counted: fresh, in the backlog, waiting for their next attempt.
     pub(in crate::api) fn of(
         channel: &Channel,
-        sight: Option<Sight>,
+        sight: Option<&Sight>,
         sizes: Option<(u64, u64, u64)>,
     ) -> Self {
-        let entry = sight.as_ref().and_then(|sight| sight.entry.clone());
+        let entry = sight.and_then(|sight| sight.entry.clone());
         let state = state(channel, entry.as_deref());
         let waits = matches!(state, "open" | "half_open" | "paused");
         let (backlog, parked, retrying) = sizes
@@ -87,8 +87,8 @@ impl Standing {
             demoted: part(!waits),
             parked: part(waits),
             retrying,
-            in_flight: sight.as_ref().map_or(0, |sight| sight.in_flight),
-            consecutive_failures: sight.as_ref().map_or(0, |sight| sight.consecutive_failures),
+            in_flight: sight.map_or(0, |sight| sight.in_flight),
+            consecutive_failures: sight.map_or(0, |sight| sight.consecutive_failures),
             changed_at: entry.as_ref().map(|entry| entry.changed_at),
             next_probe_at: entry.as_ref().and_then(|entry| entry.next_probe_at()),
             history: entry.map(|entry| turns(&entry)).unwrap_or_default(),

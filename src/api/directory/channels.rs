@@ -124,7 +124,7 @@ impl ChannelBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Channels)]
 pub(in crate::api) struct ChannelsBody {
-    /// The oldest first; a tenant has at most 100.
+    /// The oldest first; a tenant has at most 1 000.
     channels: Vec<ChannelBody>,
 }
 
@@ -211,7 +211,7 @@ async fn get(
     let sight = desk.deliveries.as_ref().map(|deliveries| deliveries.look(id));
     // An answer without counts is better than none while the log is away.
     let sizes = desk.redelivery.sizes(id).await.ok();
-    let delivery = Some(Standing::of(&channel, sight, sizes));
+    let delivery = Some(Standing::of(&channel, sight.as_ref(), sizes));
     json(StatusCode::OK, &ChannelBody { delivery, ..ChannelBody::of(&channel, None) })
 }
 

@@ -144,7 +144,12 @@ impl House<'_> {
             board: self.board.clone(),
             failback: Failback::new(interactive.clone()),
             deliveries,
-            redelivery: Redelivery::new(self.log.clone(), interactive.clone(), self.clock.clone()),
+            redelivery: Redelivery::new(
+                self.log.clone(),
+                interactive.clone(),
+                self.clock.clone(),
+                self.supervisor.clone(),
+            ),
             hub: self.hub(),
             epoch: self.shape.epoch.clone(),
         }

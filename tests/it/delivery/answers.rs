@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay::sandbox::receiver::Mode;
+use forebay::receiver::Mode;
 use serde_json::{Value, json};
 
 use super::Stage;
@@ -37,11 +37,11 @@ async fn every_bad_answer_has_its_reason_and_ends_in_time() {
     let mut channels = Vec::new();
     for (number, (mode, _)) in cases.iter().enumerate() {
         let name = format!("bad{number}");
-        stage.receiver.set_mode(&name, Mode::parse(mode).unwrap());
+        stage.receiver.set_mode(&name, mode.parse().unwrap());
         channels.push(stage.channel(&name, once()).await.0);
     }
     for (mode, name) in [("huge:1000000000", "huge"), ("endless", "endless")] {
-        stage.receiver.set_mode(name, Mode::parse(mode).unwrap());
+        stage.receiver.set_mode(name, mode.parse().unwrap());
     }
     let huge = stage.channel("huge", once()).await.0;
     let endless = stage.channel("endless", once()).await.0;
@@ -75,18 +75,18 @@ async fn every_bad_answer_has_its_reason_and_ends_in_time() {
 async fn a_failure_is_tried_again_with_the_same_id_and_body_until_it_works() {
     let stage = Stage::new().await;
     stage.receiver.set_mode("flaky", Mode::Status(500));
-    stage.receiver.keep_bodies("flaky");
+    stage.receiver.keep_bodies(true);
     stage.channel("flaky", json!({"retry": {"baseSeconds": 1, "capSeconds": 1}})).await;
     stage.tenant.open().await;
-    let tried = stage.receiver.wait(super::PATIENCE, |r| r.count("flaky") >= 2).await;
+    let tried = stage.receiver.wait_for("flaky", 2, super::PATIENCE).await.is_ok();
     assert!(tried, "it is tried again");
     stage.receiver.set_mode("flaky", Mode::Answer);
-    let done = stage.receiver.wait(super::PATIENCE, |r| r.count("flaky") >= 3).await;
+    let done = stage.receiver.wait_for("flaky", 3, super::PATIENCE).await.is_ok();
     assert!(done);
     let receipts = stage.receiver.received("flaky");
     assert!(receipts.iter().all(|receipt| receipt.id == receipts[0].id));
     assert!(receipts.iter().all(|receipt| receipt.body == receipts[0].body));
-    let attempts: Vec<_> = receipts.iter().take(3).map(|receipt| receipt.attempt).collect();
+    let attempts: Vec<_> = receipts.iter().take(3).filter_map(|receipt| receipt.attempt).collect();
     assert_eq!(attempts, [1, 2, 3]);
     let gap = receipts[1].at.duration_since(receipts[0].at);
     assert!(gap > Duration::from_millis(750), "{gap:?}");
@@ -97,7 +97,7 @@ async fn a_failure_is_tried_again_with_the_same_id_and_body_until_it_works() {
 async fn an_address_that_is_not_public_is_blocked_at_every_attempt() {
     let world = crate::world::World::new().await;
     let server = super::serve(&world, &[("FOREBAY_EGRESS_ALLOW", "127.0.0.1:1")]).await;
-    let receiver = super::receiver().await;
+    let receiver = super::receiver();
     let tenant = crate::world::client::Client::tenant(&server).await;
     let port = receiver.address().port();
     for url in [format!("http://127.0.0.1:{port}/"), format!("http://[::ffff:127.0.0.1]:{port}/")] {
@@ -150,8 +150,12 @@ async fn gone_pauses_the_channel_and_failed_ones_can_be_delivered_again() {
         (&seen["state"], &seen["queued"]) == (&json!("done"), &json!(1))
     })
     .await;
-    assert!(stage.receiver.wait(super::PATIENCE, |r| r.count("gone") > before).await);
+    stage.receiver.wait_for("gone", before + 1, super::PATIENCE).await.unwrap();
     let again = stage.receiver.received("gone").pop().unwrap();
-    assert_eq!((again.seq, again.attempt), (1, 2), "the same delivery, its next attempt");
+    assert_eq!(
+        (again.seq, again.attempt),
+        (Some(1), Some(2)),
+        "the same delivery, its next attempt"
+    );
     stage.server.stop().await;
 }

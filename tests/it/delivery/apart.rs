@@ -1,6 +1,6 @@
 //! Channels that are set apart: parked, probed, released, and nobody else disturbed.
 
-use forebay::sandbox::receiver::Mode;
+use forebay::receiver::Mode;
 use serde_json::json;
 
 use super::Stage;
@@ -79,7 +79,7 @@ async fn a_receiver_that_asks_for_a_pause_gets_it_and_then_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_beyond_the_cap_keeps_to_the_cap_and_arrives_whole() {
     let stage = Stage::new().await;
-    stage.receiver.set_mode("slow", Mode::parse("slow:20ms").unwrap());
+    stage.receiver.set_mode("slow", "slow:20ms".parse().unwrap());
     stage.channel("slow", json!({"maxInFlight": 4})).await;
     let conversation = stage.tenant.open().await;
     let path = format!("/v1/conversations/{conversation}/messages:batch");
@@ -88,6 +88,6 @@ async fn a_burst_beyond_the_cap_keeps_to_the_cap_and_arrives_whole() {
     assert_eq!(sent.status, 201, "{sent:?}");
     stage.comes_to("slow", 501).await;
     assert_eq!(stage.receiver.count("slow"), 501, "each once");
-    assert!(stage.receiver.open_max("slow") <= 4, "{}", stage.receiver.open_max("slow"));
+    assert!(stage.receiver.in_flight_max("slow") <= 4, "{}", stage.receiver.in_flight_max("slow"));
     stage.server.stop().await;
 }

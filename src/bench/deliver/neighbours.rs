@@ -1,0 +1,163 @@
+//! A healthy tenant beside a neighbour of the same lane that is in trouble.
+//! Promises that both runs differ by the neighbour alone.
+//! Does not judge; the table does.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::caller::{Caller, Stage};
+use super::{Latency, Options, Round};
+use crate::bench::Error;
+use crate::load::Tally;
+use crate::load::tally::millis;
+use crate::receiver::Mode;
+
+/// How long the last deliveries are waited for.
+const LAST_MAX: Duration = Duration::from_secs(30);
+
+/// When the trouble begins, after the measurement has.
+const TROUBLE_AFTER: Duration = Duration::from_secs(1);
+
+/// The time that the busy channel's receiver takes.
+const BUSY_ANSWER: Duration = Duration::from_millis(20);
+
+/// Attempts at once that a channel of the tier standard has when it asks for none.
+const CAP: f64 = 10.0;
+
+/// What is wrong with the neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "camelCase")]
+pub enum Fault {
+    /// A backlog for a channel that answers nothing.
+    Dead,
+    /// A backlog for a channel that begins to answer and never ends.
+    Hung,
+    /// A channel that answers 200 after nine seconds.
+    Slow,
+    /// A channel that fails every fifth time.
+    Flapping,
+    /// Many slow channels of one tenant.
+    Many,
+    /// A burst for a channel that works.
+    Burst,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Dead, Self::Hung, Self::Slow, Self::Flapping, Self::Many, Self::Burst];
+
+    /// Its name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dead => "dead channel",
+            Self::Hung => "hung channel",
+            Self::Slow => "slow 200 (9 s)",
+            Self::Flapping => "flapping 4:1",
+            Self::Many => "many slow channels",
+            Self::Burst => "burst for a busy one",
+        }
+    }
+
+    fn mode(self) -> Mode {
+        match self {
+            Self::Dead => Mode::Hang,
+            Self::Hung => Mode::Drip,
+            Self::Slow | Self::Many => Mode::Slow(Duration::from_secs(9)),
+            Self::Flapping => Mode::Flap { good: 4, bad: 1 },
+            Self::Burst => Mode::Slow(BUSY_ANSWER),
+        }
+    }
+}
+
+/// One round: without the fault, then with it.
+pub(super) async fn measure(
+    stage: &Stage<'_>,
+    fault: Fault,
+    options: &Options,
+) -> Result<Round, Error> {
+    let mut healthy = stage.tenant(None).await?;
+    let mut neighbour = stage.tenant(healthy.lane()).await?;
+    stage.receiver.clear();
+    let good = healthy.channel(&stage.receiver.url("healthy"), json!({})).await?;
+    let without = talk(stage, &mut healthy, options).await?;
+    stage.receiver.clear();
+    let count = if fault == Fault::Many { options.channels } else { 1 };
+    let mut channels = Vec::new();
+    for number in 0..count {
+        let name = format!("trouble-{number}");
+        stage.receiver.set_mode(&name, fault.mode());
+        channels.push(neighbour.channel(&stage.receiver.url(&name), json!({})).await?);
+    }
+    let place = neighbour.conversation().await?;
+    // Many channels make many deliveries of few messages.
+    let messages = (options.backlog / count).max(1);
+    let trouble = async {
+        tokio::time::sleep(TROUBLE_AFTER).await;
+        neighbour.burst(&place, messages).await
+    };
+    let (with, troubled) = tokio::join!(talk(stage, &mut healthy, options), trouble);
+    let (with, ()) = (with?, troubled?);
+    let neighbour_share = (fault == Fault::Burst).then(|| share(stage));
+    for channel in channels {
+        neighbour.delete_channel(&channel).await?;
+    }
+    healthy.delete_channel(&good).await?;
+    Ok(Round { fault, without, with, neighbour_share })
+}
+
+/// What the busy channel reached of what its cap lets through.
+fn share(stage: &Stage<'_>) -> f64 {
+    let receipts = stage.receiver.received("trouble-0");
+    let (Some(first), Some(last)) = (receipts.first(), receipts.last()) else { return 0.0 };
+    let span = last.at.saturating_duration_since(first.at).as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a count of requests")]
+    let rate = receipts.len() as f64 / span.max(0.001);
+    rate / (CAP / BUSY_ANSWER.as_secs_f64())
+}
+
+/// The healthy tenant's messages, and when each came.
+async fn talk(
+    stage: &Stage<'_>,
+    healthy: &mut Caller,
+    options: &Options,
+) -> Result<Latency, Error> {
+    let conversation = healthy.conversation().await?;
+    let path = format!("/v1/conversations/{conversation}/messages");
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / options.messages_per_second);
+    let end = stage.clock.now() + options.length;
+    let mut acked: HashMap<u64, Instant> = HashMap::new();
+    while stage.clock.now() < end {
+        ticks.tick().await;
+        let sent = healthy.post(&path, &json!({"text": "x"})).await?;
+        acked.insert(sent["seq"].as_u64().unwrap_or(0), stage.clock.now());
+    }
+    let wanted = acked.len();
+    drop(stage.receiver.wait_for("healthy", wanted, LAST_MAX).await);
+    let (mut tally, mut first): (Tally, HashMap<u64, Instant>) = (Tally::default(), HashMap::new());
+    let receipts = stage.receiver.received("healthy");
+    for receipt in &receipts {
+        first.entry(receipt.seq.unwrap_or(0)).or_insert(receipt.at);
+    }
+    let mut missing = 0;
+    for (seq, at) in &acked {
+        match first.get(seq) {
+            // Received before the acknowledgement was read counts as at once.
+            Some(came) => tally.took(came.saturating_duration_since(*at)),
+            None => missing += 1,
+        }
+    }
+    let came = u64::try_from(receipts.len()).unwrap_or(0);
+    let sent = u64::try_from(wanted).unwrap_or(0);
+    Ok(Latency {
+        sent,
+        missing,
+        repeated: came.saturating_sub(sent - missing),
+        p50_ms: millis(tally.quantile(0.5)),
+        p95_ms: millis(tally.quantile(0.95)),
+        p99_ms: millis(tally.quantile(0.99)),
+    })
+}

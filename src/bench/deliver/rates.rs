@@ -1,0 +1,140 @@
+//! Parking, release and throughput, beside a plain client that posts the same to the same receiver.
+//! Promises that what is counted was received, not only sent.
+//! Does not judge; the table does.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::caller::Stage;
+use super::{Parked, Rate};
+use crate::bench::Error;
+use crate::bench::machine::Usage;
+use crate::load::connection::Connection;
+use crate::load::tally::rate;
+
+/// How long one step of a measurement may take.
+const STEP_MAX: Duration = Duration::from_mins(3);
+
+/// Connections of the plain client, as many as the tier standard has slots.
+const CONNECTIONS: usize = 20;
+
+/// Channels of the measurement that spreads its deliveries.
+const CHANNELS: usize = 100;
+
+/// How often a count is asked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Parks a backlog by a pause and releases it by a resume.
+pub(super) async fn park(stage: &Stage<'_>, count: usize) -> Result<Parked, Error> {
+    let mut tenant = stage.tenant(None).await?;
+    stage.receiver.clear();
+    let channel = tenant.channel(&stage.receiver.url("parked"), json!({})).await?;
+    let place = tenant.conversation().await?;
+    tenant.post(&format!("/v1/channels/{channel}/pause"), &json!({})).await?;
+    tenant.burst(&place, count).await?;
+    let begun = stage.clock.now();
+    let path = format!("/v1/channels/{channel}");
+    let wanted = u64::try_from(count).unwrap_or(u64::MAX);
+    while stage.clock.now() < begun + STEP_MAX {
+        let shown = tenant.get(&path).await?;
+        if shown["delivery"]["parked"].as_u64().is_some_and(|parked| parked >= wanted) {
+            break;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    let park = stage.clock.now().saturating_duration_since(begun);
+    let resumed = stage.clock.now();
+    tenant.post(&format!("{path}/resume"), &json!({})).await?;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let in_flight_max = stage.receiver.in_flight_max("parked");
+    drop(stage.receiver.wait_for("parked", count, STEP_MAX).await);
+    // What comes twice may come a moment later.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let receipts = stage.receiver.received("parked");
+    let (mut seen, mut newest, mut out_of_order): (HashMap<u64, Instant>, u64, u64) =
+        (HashMap::new(), 0, 0);
+    for receipt in &receipts {
+        let seq = receipt.seq.unwrap_or(0);
+        seen.entry(seq).or_insert(receipt.at);
+        // Several are under way at once; what is further off than the cap was not taken in order.
+        out_of_order += u64::from(seq + 20 < newest);
+        newest = newest.max(seq);
+    }
+    let last = seen.values().max().copied().unwrap_or(resumed);
+    let distinct = u64::try_from(seen.len()).unwrap_or(0);
+    tenant.delete_channel(&channel).await?;
+    Ok(Parked {
+        deliveries: count,
+        park_s: park.as_secs_f64(),
+        release_s: last.saturating_duration_since(resumed).as_secs_f64(),
+        repeated: u64::try_from(receipts.len()).unwrap_or(0) - distinct,
+        missing: wanted.saturating_sub(distinct),
+        out_of_order,
+        in_flight_max,
+    })
+}
+
+/// Deliveries a second through one channel, through many, and of a plain client.
+pub(super) async fn measure(stage: &Stage<'_>, count: usize) -> Result<Vec<Rate>, Error> {
+    let one = through(stage, 1, count).await?;
+    let many = through(stage, CHANNELS, count).await?;
+    Ok(vec![one, many, plain(stage, count).await?])
+}
+
+async fn through(stage: &Stage<'_>, channels: usize, count: usize) -> Result<Rate, Error> {
+    let mut tenant = stage.tenant(None).await?;
+    stage.receiver.clear();
+    let mut ids = Vec::new();
+    for number in 0..channels {
+        let url = stage.receiver.url(&format!("rate-{number}"));
+        ids.push(tenant.channel(&url, json!({"maxInFlight": 20})).await?);
+    }
+    let place = tenant.conversation().await?;
+    let before = Usage::of(stage.target.pid);
+    let begun = stage.clock.now();
+    let each = count / channels;
+    tenant.burst(&place, each).await?;
+    for number in 0..channels {
+        drop(stage.receiver.wait_for(&format!("rate-{number}"), each, STEP_MAX).await);
+    }
+    let span = stage.clock.now().saturating_duration_since(begun);
+    let after = Usage::of(stage.target.pid);
+    let done: usize = (0..channels).map(|n| stage.receiver.distinct(&format!("rate-{n}"))).sum();
+    let cpu = before.zip(after).map(|(before, after)| after.cpu.saturating_sub(before.cpu));
+    for id in ids {
+        tenant.delete_channel(&id).await?;
+    }
+    let done = u64::try_from(done).unwrap_or(0);
+    #[expect(clippy::cast_precision_loss, reason = "a count of deliveries")]
+    let cpu_us = cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / (done.max(1)) as f64);
+    let what = format!("{channels} channel(s), from the first send to the last receipt");
+    Ok(Rate { what, per_second: rate(done, span), cpu_us })
+}
+
+/// The same receiver, posted to by a plain client: the ceiling.
+async fn plain(stage: &Stage<'_>, count: usize) -> Result<Rate, Error> {
+    stage.receiver.clear();
+    let address = stage.receiver.address();
+    let body = format!("{{\"type\":\"message\",\"data\":{{\"text\":\"{}\"}}}}", "x".repeat(300));
+    let request = format!(
+        "POST /hook/plain HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         webhook-id: plain\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let begun = stage.clock.now();
+    let loops = (0..CONNECTIONS).map(|_| async {
+        let mut connection = Connection::open(address).await?;
+        for _ in 0..count / CONNECTIONS {
+            connection.exchange(request.as_bytes()).await?;
+        }
+        Ok::<(), std::io::Error>(())
+    });
+    let done = futures_util::future::try_join_all(loops).await;
+    done.map_err(|source| Error::Io { doing: "posting to the receiver", source })?;
+    let span = stage.clock.now().saturating_duration_since(begun);
+    let done = u64::try_from(stage.receiver.count("plain")).unwrap_or(0);
+    let what = "a plain client with 20 connections".to_owned();
+    Ok(Rate { what, per_second: rate(done, span), cpu_us: None })
+}

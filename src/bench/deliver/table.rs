@@ -1,0 +1,107 @@
+//! Pure: what `bench deliver` found, as tables for people.
+//! Promises that each figure stands beside its aim, and that what is missing or repeated is told.
+//! Does not print; the command does.
+
+use super::{Parked, Report, Round};
+use crate::bench::report::{grouped, machine_line, plain_table};
+
+/// Aims of a healthy tenant's p95: against the run without the fault, and in milliseconds.
+const RATIO_AIM: f64 = 1.1;
+const P95_MS_AIM: f64 = 150.0;
+
+/// Aims of parking, in seconds a delivery: 10 000 in half a second, 100 000 in five.
+const PARK_S_AIM: f64 = 0.5 / 10_000.0;
+
+/// Aim of throughput against the plain client.
+const SHARE_AIM: f64 = 0.5;
+
+/// The whole report, in Markdown that also reads well on a terminal.
+pub fn of_deliver(report: &Report) -> String {
+    let mut lines = vec![machine_line(&report.machine)];
+    let mut table = plain_table(&[
+        "neighbour",
+        "without: p50/p95/p99 ms",
+        "with: p50/p95/p99 ms",
+        "p95 ratio",
+        "aim <= 1.1 and 150 ms",
+        "missing",
+        "repeated",
+        "neighbour's share of its cap",
+    ]);
+    for round in &report.rounds {
+        table.add_row(row_of(round));
+    }
+    lines.push(format!("\n{table}"));
+    let mut table = plain_table(&[
+        "parked",
+        "until all are parked",
+        "aim",
+        "released in",
+        "missing",
+        "repeated",
+        "out of order",
+    ]);
+    for parked in &report.parked {
+        table.add_row(row_of_parked(parked));
+    }
+    lines.push(format!("\n{table}"));
+    let ceiling = report.rates.last().map_or(0.0, |rate| rate.per_second);
+    let mut table = plain_table(&[
+        "throughput",
+        "deliveries/s",
+        "of the plain client",
+        "aim",
+        "server CPU each",
+    ]);
+    for rate in &report.rates {
+        let share = rate.per_second / ceiling.max(0.001);
+        let aim = if share >= SHARE_AIM { "met" } else { "missed" };
+        table.add_row([
+            rate.what.clone(),
+            format!("{:.0}", rate.per_second),
+            format!("{share:.2}"),
+            format!(">= {SHARE_AIM}: {aim}"),
+            rate.cpu_us.map_or_else(String::new, |us| format!("{us:.0} us")),
+        ]);
+    }
+    lines.push(format!("\n{table}"));
+    lines.join("\n")
+}
+
+/// One round in a line, while the benchmark goes on.
+pub(super) fn line_of(round: &Round) -> String {
+    row_of(round).join("  ")
+}
+
+fn row_of(round: &Round) -> [String; 8] {
+    let figures = |latency: &super::Latency| {
+        format!("{:.1} / {:.1} / {:.1}", latency.p50_ms, latency.p95_ms, latency.p99_ms)
+    };
+    let ratio = round.with.p95_ms / round.without.p95_ms.max(0.001);
+    let is_met = ratio <= RATIO_AIM && round.with.p95_ms <= P95_MS_AIM;
+    [
+        round.fault.name().to_owned(),
+        figures(&round.without),
+        figures(&round.with),
+        format!("{ratio:.2}"),
+        if is_met { "met".to_owned() } else { "missed".to_owned() },
+        format!("{}", round.with.missing),
+        format!("{}", round.with.repeated),
+        round.neighbour_share.map_or_else(String::new, |share| format!("{share:.2}")),
+    ]
+}
+
+fn row_of_parked(parked: &Parked) -> [String; 7] {
+    #[expect(clippy::cast_precision_loss, reason = "a count of deliveries")]
+    let aim = PARK_S_AIM * parked.deliveries as f64;
+    let is_met = if parked.park_s <= aim { "met" } else { "missed" };
+    [
+        grouped(u64::try_from(parked.deliveries).unwrap_or(0)),
+        format!("{:.2} s", parked.park_s),
+        format!("<= {aim} s: {is_met}"),
+        format!("{:.2} s", parked.release_s),
+        parked.missing.to_string(),
+        parked.repeated.to_string(),
+        parked.out_of_order.to_string(),
+    ]
+}

@@ -1,0 +1,99 @@
+//! The arguments of `forebay bench deliver`, and the server that it measures.
+//! Promises a table on standard output and, with `--json`, the same figures in a file.
+//! Does not measure; the bench room does.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::pool::raise_file_limit;
+use crate::bench::deliver::{self, Fault, Options, Target, of_deliver};
+use crate::cli::apart::{ADMIN_TOKEN, Apart, Services};
+use crate::clock::Clock;
+use crate::load::Narrator;
+use crate::sandbox::Install;
+
+/// Arguments of `bench deliver`.
+#[derive(Args, Clone, Debug)]
+pub(in crate::cli) struct Arguments {
+    /// What is wrong with the neighbour; all when left out, none with --no-faults
+    #[arg(long, value_enum, value_delimiter = ',')]
+    faults: Vec<Fault>,
+    /// Leave the neighbours out
+    #[arg(long)]
+    no_faults: bool,
+    /// Rounds of each fault
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+    /// Length of a run, without and with the fault, in seconds
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=3_600))]
+    seconds: u16,
+    /// Messages of the healthy tenant, a second
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    messages_per_second: u32,
+    /// What the neighbour has waiting
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    backlog: u32,
+    /// Channels of the neighbour that has many
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    channels: u32,
+    /// Backlogs that are parked and released
+    #[arg(long, value_delimiter = ',', default_value = "10000,100000")]
+    parked: Vec<u32>,
+    /// Deliveries of a measurement of throughput; 0 leaves it out
+    #[arg(long, default_value_t = 20_000)]
+    deliveries: u32,
+    /// Where programs are kept; the data of the run is beside them, and removed at the end
+    #[arg(long, default_value = ".forebay")]
+    data_dir: PathBuf,
+    /// Write every figure to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn options(&self) -> Options {
+        let size = |count: u32| usize::try_from(count).unwrap_or(1);
+        let faults = match (self.no_faults, self.faults.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, true) => Fault::ALL.to_vec(),
+            (false, false) => self.faults.clone(),
+        };
+        Options {
+            rounds: self.rounds,
+            length: Duration::from_secs(u64::from(self.seconds)),
+            messages_per_second: self.messages_per_second,
+            backlog: size(self.backlog),
+            channels: size(self.channels),
+            faults,
+            parked: self
+                .parked
+                .iter()
+                .map(|count| size(*count))
+                .filter(|count| *count > 0)
+                .collect(),
+            deliveries: size(self.deliveries),
+        }
+    }
+}
+
+/// Starts a server, measures, prints the table, writes the file.
+pub(super) async fn run(arguments: Arguments, clock: &Clock) -> anyhow::Result<()> {
+    raise_file_limit();
+    let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+    let settings = [("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8"), ("DELIVERY_TIMEOUT_MS", "10000")];
+    let server = Apart::start(&services, &settings, clock).await?;
+    let target = Target {
+        url: server.url.clone(),
+        admin_token: ADMIN_TOKEN.to_owned(),
+        pid: server.pid,
+        data_dir: services.data_dir.clone(),
+    };
+    let narrator = Narrator::on_stderr();
+    let found = deliver::run(&target, arguments.options(), &narrator, clock).await;
+    narrator.finish();
+    let found = found?;
+    super::tell(&of_deliver(&found), &found, arguments.json.as_deref())?;
+    server.stop().await
+}
