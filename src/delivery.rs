@@ -2,23 +2,19 @@
 //! Promises at least one attempt of every delivery, always under the same id, and that one channel's trouble stays its own.
 //! Does not read Postgres and does not write it; outcomes go into the log.
 
-pub mod attempt;
 pub mod breaker;
-mod connect;
 mod divert;
 mod drain;
-pub mod egress;
+pub mod exchange;
 pub mod health;
 pub mod keeper;
 pub mod ramp;
 pub mod recent;
-pub mod retry;
-pub mod signature;
 pub mod slots;
-pub mod verdict;
 mod worker;
 
-use std::collections::HashMap;
+pub use exchange::{attempt, egress, retry, signature, verdict};
+
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -39,9 +35,7 @@ use crate::log::queue::{Queue, Source};
 use crate::log::{self, Log};
 use crate::metrics;
 use attempt::{Sender, Times};
-use breaker::Why;
 use divert::Diverter;
-use drain::Drain;
 use egress::Egress;
 use keeper::Keeper;
 use slots::{Class, Sizes, Slots};
@@ -53,9 +47,6 @@ const DUE_MAX: usize = 64;
 /// Pause when a lane has no room, and before a pull that failed is tried again.
 const BREATH: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// How often backlogs are looked for that nobody drains.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
 /// How often channels that are to be drained are looked for, beside every change of one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -192,7 +183,7 @@ fn supervise(
     let own = Arc::clone(worker);
     supervisor.supervise(kind, "attempts", move |stop| start_attempts(Arc::clone(&own), stop));
     let own = Arc::clone(worker);
-    supervisor.supervise(kind, "drains", move |stop| drain(Arc::clone(&own), stop));
+    supervisor.supervise(kind, "drains", move |stop| drain::owner::run(Arc::clone(&own), stop));
     let own = Arc::clone(worker);
     supervisor
         .supervise(kind, "compaction", move |stop| compact(Arc::clone(&own), queues.clone(), stop));
@@ -277,95 +268,6 @@ async fn start_attempts(worker: Arc<Worker>, stop: Stop) -> Result<(), Infallibl
             () = worker.wake.notified() => {}
             () = tokio::time::sleep(wait.min(LOOK_EVERY)) => {}
         }
-    }
-}
-
-/// Runs a drain for every backlog that is this node's.
-async fn drain(worker: Arc<Worker>, stop: Stop) -> Result<(), Error> {
-    let mut running: HashMap<ChannelId, (Arc<Notify>, tokio::task::AbortHandle)> = HashMap::new();
-    // Ends with this loop: what was under way is begun anew by the next.
-    let mut drains = tokio::task::JoinSet::new();
-    let mut changes = worker.keeper.changes();
-    let mut nudges = worker.log.nudges().await?;
-    let mut directory = worker.directory.changes();
-    let mut swept = None;
-    loop {
-        if worker.keeper.is_level() {
-            let now = worker.clock.now();
-            if directory.has_changed().unwrap_or(false) || swept.is_none() {
-                directory.mark_unchanged();
-                pin(&worker).await;
-            }
-            if swept.is_none_or(|at| now.saturating_duration_since(at) >= SWEEP_EVERY) {
-                swept = Some(now);
-                sweep(&worker).await;
-            }
-            while drains.try_join_next().is_some() {}
-            running.retain(|_, (_, task)| !task.is_finished());
-            let (own, all) = worker.keeper.own();
-            worker.metrics.diverted_channels.set(u32::try_from(all).unwrap_or(u32::MAX));
-            for channel in own {
-                running.entry(channel).or_insert_with(|| {
-                    let nudged = Arc::new(Notify::new());
-                    let drain = Drain::new(Arc::clone(&worker), channel);
-                    let run = drain.run(Arc::clone(&nudged), stop.clone());
-                    (nudged, drains.spawn(run))
-                });
-            }
-            for (tier, at) in [
-                crate::directory::Tier::High,
-                crate::directory::Tier::Standard,
-                crate::directory::Tier::Bulk,
-            ]
-            .into_iter()
-            .zip(0..)
-            {
-                let (in_flight, waiting) = lock(&worker.slots).status(tier);
-                worker.metrics.in_flight[at].set(u32::try_from(in_flight).unwrap_or(u32::MAX));
-                worker.metrics.waiting[at].set(u32::try_from(waiting).unwrap_or(u32::MAX));
-            }
-        }
-        tokio::select! {
-            () = stop.requested() => break,
-            _ = changes.changed() => {}
-            _ = directory.changed() => directory.mark_changed(),
-            nudged = nudges.next() => for channel in nudged.unwrap_or_default() {
-                match running.get(&channel) {
-                    Some((nudge, _)) => nudge.notify_one(),
-                    // Given up at the same moment; whoever is faster takes it.
-                    None if worker.keeper.get(channel).is_none() => {
-                        drop(worker.keeper.ensure(channel, Why::Leftover).await);
-                    }
-                    None => {}
-                }
-            },
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
-    }
-    while drains.join_next().await.is_some() {}
-    Ok(())
-}
-
-/// Sets apart what is in order or counted: its deliveries go to its backlog from the start.
-async fn pin(worker: &Worker) {
-    for channel in worker.directory.pinned_channels() {
-        if worker.keeper.get(channel.id).is_none() {
-            drop(worker.keeper.ensure(channel.id, Why::Pinned).await);
-        }
-    }
-}
-
-/// Sets apart what has a backlog that nobody drains.
-async fn sweep(worker: &Worker) {
-    pin(worker).await;
-    match worker.log.backlog_sizes("*").await {
-        Ok(sizes) => {
-            let names = sizes.keys().filter_map(|name| ChannelId::parse(name).ok());
-            for channel in names.filter(|channel| worker.keeper.get(*channel).is_none()) {
-                drop(worker.keeper.ensure(channel, Why::Leftover).await);
-            }
-        }
-        Err(error) => warn!(error = %chain(&error), "backlogs were not looked for"),
     }
 }
 

@@ -8,7 +8,6 @@ mod commit;
 mod entry;
 mod follower;
 mod key;
-mod lane;
 mod memory;
 mod secret;
 mod tenant;
@@ -32,9 +31,9 @@ pub use check::{Edit, Fault, Invalid};
 pub use entry::Unreadable;
 pub use follower::{Follower, Session};
 pub use key::{ApiKey, Key, KeyHash};
-pub use lane::Lane;
 pub use memory::{Access, Counts};
 pub use secret::{ChannelSecret, TokenSecret};
+pub use tenant::lane::Lane;
 pub use tenant::{NewTenant, SendQuota, Tenant, TenantPatch, TenantStatus, Tier};
 
 /// Most channels of one tenant. Checked against what this node knows, so nodes that create at the same moment can

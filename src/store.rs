@@ -2,14 +2,12 @@
 //! Promises that each wait has a deadline, and that each failure has one class, by which callers decide.
 //! Does not decide what to write or when to try again; the flows do.
 
-pub mod attempts;
 pub mod checkpoints;
 pub mod conversations;
 pub mod deliveries;
 pub mod directory;
 pub mod messages;
 pub mod pool;
-pub mod quarantine;
 pub mod rebuild;
 pub mod schema;
 pub mod session;
@@ -19,7 +17,8 @@ use sqlx::migrate::MigrateError;
 
 use crate::admission::Overload;
 
-pub use messages::{page, seeds};
+pub use deliveries::attempts;
+pub use messages::{page, quarantine, seeds};
 pub use pool::{Background, Interactive, Lease, Limits, Means, Settings, open};
 pub use session::{Schema, Target, Topology, savepoint};
 pub use sqlx::PgConnection;

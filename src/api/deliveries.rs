@@ -2,6 +2,7 @@
 //! Promises that nobody sees another tenant's, and that counting changes nothing.
 //! Does not attempt; what is made again goes through the queues.
 
+mod body;
 pub(super) mod inbound;
 pub(super) mod standing;
 
@@ -11,26 +12,23 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use hyper::StatusCode;
 use hyper::http::request::Parts;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Doorkeeper;
-use super::frame::request::{
-    At, Seeds, Within, json, number, parse, query, rfc3339, rfc3339_option,
-};
+use super::frame::request::{At, Seeds, Within, json, number, parse, query};
 use super::frame::{BodyLimit, read_body};
 use super::problem::{Code, Problem};
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::Deliveries;
 use crate::directory::{Channel, ChannelStatus, Directory, Tenant};
 use crate::event::limits::BODY_BYTES_MAX;
-use crate::event::{ChannelId, ConversationId, DeliveryId, MessageId, RequestId, id};
+use crate::event::{ChannelId, DeliveryId, MessageId, RequestId, id};
 use crate::lifecycle::chain;
 use crate::operate::redelivery::{self, Job, Redelivery};
 use crate::store::attempts::Attempt;
 use crate::store::deliveries::{Filter, LIST_MAX, Row};
+use body::{AttemptBody, DeliveriesBody, DeliveryBody, JobBody, RedeliverBody, TestBody};
 
 /// Deliveries of a page when the client does not say.
 const PAGE_DEFAULT: usize = 50;
@@ -47,126 +45,6 @@ pub(super) struct Counter {
     pub(super) redelivery: Redelivery,
     pub(super) clock: Clock,
     pub(super) seeds: Seeds,
-}
-
-/// A delivery that was attempted.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Delivery)]
-struct DeliveryBody {
-    /// Also the `webhook-id` of every attempt.
-    #[schema(value_type = String, example = "dlv_0190000000008000800000000000000a")]
-    id: DeliveryId,
-    #[schema(value_type = String)]
-    channel_id: ChannelId,
-    /// Left out for a test.
-    #[schema(value_type = Option<String>)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    conversation_id: Option<ConversationId>,
-    #[schema(value_type = String)]
-    message_id: MessageId,
-    seq: u64,
-    /// `delivered`, `retrying` or `failed`.
-    state: String,
-    /// Why it is where it is: what its last attempt met, or what its channel waits for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// The status of the last answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    attempts: u32,
-    #[serde(serialize_with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    first_attempt_at: Timestamp,
-    #[serde(serialize_with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    last_attempt_at: Timestamp,
-    #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    next_attempt_at: Option<Timestamp>,
-    /// The state of its channel, when that holds it back: `open`, `half_open` or `paused`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    channel_state: Option<&'static str>,
-    /// Each attempt, in the answer about one delivery.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    history: Option<Vec<AttemptBody>>,
-}
-
-/// One attempt.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Attempt)]
-struct AttemptBody {
-    attempt: u32,
-    #[serde(serialize_with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    began_at: Timestamp,
-    took_ms: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    /// `dns`, `refused`, `tls`, `timeout_connect`, `timeout`, `broken`, `too_large`, `redirect`, `blocked`, `gone`,
-    /// `rate_limited` or `status`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// The beginning of the answer's body, of failures.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    answer: Option<String>,
-}
-
-/// Some deliveries.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Deliveries)]
-struct DeliveriesBody {
-    deliveries: Vec<DeliveryBody>,
-    /// The `after` of the next page, if there may be one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    next: Option<DeliveryId>,
-}
-
-/// Which deliveries are to be made again.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-#[schema(as = Redeliver)]
-struct RedeliverBody {
-    /// Whose last attempt began at or after this.
-    from: Option<String>,
-    /// Whose last attempt began before this.
-    to: Option<String>,
-    /// `failed` or `all`.
-    #[schema(default = "failed")]
-    status: Option<String>,
-    /// Only count.
-    dry_run: bool,
-}
-
-/// A job that makes deliveries again, or what it would do.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = RedeliveryJob)]
-struct JobBody {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    job_id: Option<RequestId>,
-    /// `running`, `done`, `failed`, or `dry_run`.
-    state: &'static str,
-    /// Deliveries that were queued again.
-    queued: u64,
-    /// Deliveries whose event is not there any more.
-    missing: u64,
-    /// Deliveries that would be made again (dry run).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-}
-
-/// A test that was queued.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = TestDelivery)]
-struct TestBody {
-    #[schema(value_type = String)]
-    delivery_id: DeliveryId,
 }
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Counter>> {

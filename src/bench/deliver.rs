@@ -22,6 +22,9 @@ use crate::receiver::Receiver;
 pub use neighbours::Fault;
 pub use table::of_deliver;
 
+/// Pause between rounds.
+const QUIET: Duration = Duration::from_secs(3);
+
 /// A running Forebay whose attempts end after ten seconds and that may deliver to loopback.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -164,6 +167,8 @@ pub async fn run(
             let round = neighbours::measure(&stage, *fault, &options).await?;
             narrator.line(&table::line_of(&round));
             report.rounds.push(round);
+            // What the neighbour left behind is not the next one's.
+            tokio::time::sleep(QUIET).await;
         }
     }
     for count in &options.parked {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;
@@ -25,6 +26,9 @@ pub(super) const WAITING_MAX: usize = 4_096;
 /// Most deliveries and bytes of one move.
 const MOVE_MAX: usize = 900;
 const MOVE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Entries that are looked at together.
+const ENSURED_AT_ONCE: usize = 64;
 
 /// Pause after a move that was refused or not acknowledged.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -98,13 +102,20 @@ impl Diverter {
         fail("diverted");
         let channels: BTreeMap<ChannelId, Why> =
             moving.iter().map(|moving| (moving.delivery.channel, moving.why)).collect();
-        for (channel, why) in &channels {
-            // Only now: an entry that was there before may have been given up while this move was under way.
-            if let Err(error) = self.keeper.ensure(*channel, *why).await {
-                warn!(error = %chain(&error), "channel {channel} could not be set apart");
+        // Only now: an entry that was there before may have been given up while this move was under way.
+        let ensure = |(channel, why): (&ChannelId, &Why)| {
+            let (keeper, channel, why) = (self.keeper.clone(), *channel, *why);
+            async move { keeper.ensure(channel, why).await }
+        };
+        let ensuring: Vec<_> = channels.iter().map(ensure).collect();
+        let mut ensuring = futures_util::stream::iter(ensuring).buffer_unordered(ENSURED_AT_ONCE);
+        while let Some(ensured) = ensuring.next().await {
+            if let Err(error) = ensured {
+                warn!(error = %chain(&error), "a channel could not be set apart");
                 return false;
             }
         }
+        drop(ensuring);
         self.log.nudge(&channels.into_keys().collect::<Vec<_>>()).await;
         true
     }

@@ -2,6 +2,8 @@
 //! Promises that a backlog's message is deleted only once it and everything before it is settled.
 //! Does not attempt by itself: what it lets go competes for the node's slots like everything else.
 
+pub(super) mod owner;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,6 +2,8 @@
 //! Promises that a delivery leaves its queue only once its outcome is in the log, or its retry or backlog is stored.
 //! Does not pull; loops do, and hand in what they got.
 
+mod outcome;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use rand::rngs::StdRng;
 use tokio::sync::{Notify, mpsc};
 use tracing::{debug, warn};
 
-use super::attempt::{Came, Sender};
+use super::attempt::Sender;
 use super::breaker::{Entry, State, Why};
 use super::divert::{Moving, fail};
 use super::health::{Health, Sample};
@@ -29,6 +31,7 @@ use crate::log::Log;
 use crate::log::batch::Posted;
 use crate::log::queue::Taken;
 use crate::metrics;
+use outcome::outcome;
 
 /// How long an outcome may take to be acknowledged before it is handed in again.
 const NOTE_MAX: Duration = Duration::from_secs(5);
@@ -167,6 +170,7 @@ impl Worker {
     /// One attempt with everything that follows from it.
     async fn work(self: Arc<Self>, started: Started<Held>) {
         let Started { key, class, item: Held { delivery, origin } } = started;
+        let slot = Slot { worker: &self, key, class };
         let hold = async {
             loop {
                 tokio::time::sleep(HOLD_EVERY).await;
@@ -175,27 +179,23 @@ impl Worker {
                 }
             }
         };
-        tokio::select! {
-            done = self.attempt(key, &delivery) => {
-                let (sign, fate) = done;
-                match origin {
-                    Origin::Queue(taken) => taken.settle().await,
-                    Origin::Backlog(sequence, told) => drop(told.send(Done { sequence, sign, fate }).await),
-                }
-            }
-            () = hold => {}
+        let (sign, fate) = tokio::select! {
+            done = self.attempt(slot, &delivery) => done,
+            () = hold => return,
+        };
+        match origin {
+            Origin::Queue(taken) => taken.settle().await,
+            Origin::Backlog(sequence, told) => drop(told.send(Done { sequence, sign, fate }).await),
         }
         fail("attempted");
-        lock(&self.slots).finish(key, class);
-        self.wake.notify_one();
     }
 
     /// Sends, judges, and stores what follows. Nothing is sent when the channel was deleted meanwhile.
-    async fn attempt(&self, key: Key, delivery: &Delivery) -> (Sign, Fate) {
+    async fn attempt(&self, slot: Slot<'_>, delivery: &Delivery) -> (Sign, Fate) {
         let Some(channel) = self.directory.channel(delivery.tenant, delivery.channel) else {
             return (Sign::Success, Fate::Failed);
         };
-        let (began, began_at) = (self.clock.now(), self.clock.timestamp());
+        let (key, began, began_at) = (slot.key, self.clock.now(), self.clock.timestamp());
         let came = self.sender.send(&channel, delivery, began_at).await;
         let took = self.clock.now().saturating_duration_since(began);
         let policy = Policy::of(channel.settings.retry);
@@ -203,6 +203,8 @@ impl Worker {
         let (jitter, now) = (lock(&self.rng).random::<f64>(), self.clock.timestamp());
         let verdict = judge(came.met, number, &policy, now, jitter);
         fail("sent");
+        // A failure keeps its slot until its breaker has heard of it; a success makes room at once.
+        let slot = (verdict.sign != Sign::Success).then_some(slot);
         self.note(outcome(delivery, &came, (began_at, took), verdict)).await;
         if let Fate::Retry(at) = verdict.fate
             && !channel.settings.ordered
@@ -211,6 +213,7 @@ impl Worker {
         }
         self.count(key.lane, took, verdict);
         self.draw_conclusions(key, &channel, (verdict, took)).await;
+        drop(slot);
         (verdict.sign, verdict.fate)
     }
 
@@ -345,58 +348,21 @@ impl Worker {
     }
 }
 
-fn outcome(
-    delivery: &Delivery,
-    came: &Came,
-    (began_at, took): (crate::clock::Timestamp, Duration),
-    verdict: Verdict,
-) -> Outcome {
-    let status = match came.met {
-        super::verdict::Met::Answer { status, .. } => Some(status),
-        super::verdict::Met::Nothing(_) => None,
-    };
-    let answer = (verdict.sign != Sign::Success).then(|| storable(&came.answer));
-    Outcome {
-        tenant: delivery.tenant,
-        conversation: delivery.conversation,
-        delivery: delivery.id,
-        channel: delivery.channel,
-        message: delivery.message,
-        seq: delivery.seq,
-        attempt: delivery.attempt,
-        began_at,
-        took_ms: u32::try_from(took.as_millis()).unwrap_or(u32::MAX),
-        status,
-        reason: verdict.reason,
-        fate: verdict.fate,
-        answer: answer.filter(|text| !text.is_empty()),
-    }
+/// A slot that is given back when this is dropped.
+struct Slot<'a> {
+    worker: &'a Worker,
+    key: Key,
+    class: Class,
 }
 
-/// Bytes of anybody as a text that Postgres can store and that is no longer than they were allowed to be.
-fn storable(bytes: &[u8]) -> Box<str> {
-    let text = String::from_utf8_lossy(bytes).replace('\0', "\u{fffd}");
-    let mut end = text.len().min(super::attempt::ANSWER_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        lock(&self.worker.slots).finish(self.key, self.class);
+        self.worker.wake.notify_one();
     }
-    text[..end].into()
 }
 
 /// The value behind a lock that nobody holds across an await.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_of_anybody_becomes_a_text_that_can_be_stored() {
-        assert_eq!(&*storable(b"plain"), "plain");
-        assert_eq!(&*storable(b"a\0b\xffc"), "a\u{fffd}b\u{fffd}c");
-        let long = storable(&[0xff; 16 * 1024]);
-        assert!(long.len() <= super::super::attempt::ANSWER_BYTES_MAX && long.len() > 16_000);
-    }
 }

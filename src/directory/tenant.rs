@@ -2,6 +2,8 @@
 //! Promises that a tenant that was checked can be stored and shown anywhere.
 //! Does not count what tenants do; a quota is only stated here.
 
+pub(super) mod lane;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

@@ -17,7 +17,7 @@ use crate::event;
 use crate::event::record::VERSION;
 use crate::event::{NodeId, Record, RecordId};
 use crate::log::{Outcome, Outgoing};
-use staging::{Decision, Staging};
+use staging::{Staging, stage_request};
 
 /// Queues drafts and keeps the one record that is on its way.
 #[derive(Debug)]
@@ -368,43 +368,6 @@ impl<T> Sequencer<T> {
 
 fn late<T>(ticket: T) -> Answer<T> {
     Answer { ticket, verdicts: Err(Unanswered::Late) }
-}
-
-/// Decides every draft of a request. `Err` when nothing of it waits for the log.
-fn stage_request<T>(
-    staging: &mut Staging<'_>,
-    request: Request<T>,
-) -> Result<Staged<T>, Answer<T>> {
-    let Request { ticket, drafts, outcomes, seed, deadline, is_level } = request;
-    if staging.is_cold(&drafts, seed.as_ref()) {
-        return Err(Answer { ticket, verdicts: Err(Unanswered::Cold(drafts)) });
-    }
-    if !is_level && staging.is_refusing(&drafts, seed.as_ref()) {
-        return Err(Answer { ticket, verdicts: Err(Unanswered::Doubtful(drafts)) });
-    }
-    let mut slots = Vec::with_capacity(drafts.len());
-    for draft in drafts {
-        let (intent, key_time) = (draft.intent, draft.key_time);
-        slots.push(match staging.decide(&draft, seed.as_ref()) {
-            Decision::Append { seq } => {
-                Slot::Event { index: staging.append(draft, seq), intent, key_time }
-            }
-            Decision::Same { index } => Slot::Same { index, draft: Box::new(draft) },
-            Decision::Done(verdict) => Slot::Done { verdict, draft: Box::new(draft) },
-        });
-    }
-    let verdicts: Option<Vec<Verdict>> = slots
-        .iter()
-        .map(|slot| match slot {
-            Slot::Done { verdict, .. } => Some(*verdict),
-            Slot::Event { .. } | Slot::Same { .. } => None,
-        })
-        .collect();
-    let outcomes = staging.note(outcomes);
-    match verdicts {
-        Some(verdicts) if outcomes == 0 => Err(Answer { ticket, verdicts: Ok(verdicts) }),
-        Some(_) | None => Ok(Staged { ticket: Some(ticket), seed, deadline, slots, outcomes }),
-    }
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use tracing::warn;
 
 use super::frame::{Content, Frame};
 use super::inbox::{Inbox, News, Notice};
-use super::whisper::Whisper;
-use crate::event::{ConversationId, Partition, TenantId};
+use super::whisper::{Said, Whisper};
+use crate::event::{ConversationId, Outcome, Partition, TenantId};
 use crate::journal::Journal;
 use crate::journal::ring::{Entry, Window};
 use crate::lifecycle::Stop;
@@ -126,6 +126,7 @@ impl Hub {
                         position = newest.position;
                         for folded in &records {
                             self.tell(partition, Entry::all_of(folded));
+                            self.tell_outcomes(partition, &folded.record.outcomes);
                         }
                     }
                 }
@@ -170,6 +171,20 @@ impl Hub {
             let frame = Frame::new(Content::Recent(entry));
             for inbox in listeners.values() {
                 inbox.push(Notice { conversation, news: News::Event(frame.clone()) });
+            }
+        }
+    }
+
+    /// Like whispers: what is missed can be asked for.
+    fn tell_outcomes(&self, partition: Partition, outcomes: &[Outcome]) {
+        let members = self.members(partition);
+        for outcome in outcomes {
+            let conversation = outcome.conversation;
+            let Some(listeners) = members.get(&conversation) else { continue };
+            let said = Said::Delivery(Box::new(outcome.clone()));
+            let whisper = Arc::new(Whisper { conversation, user: None, said });
+            for inbox in listeners.values() {
+                inbox.push(Notice { conversation, news: News::Whisper(Arc::clone(&whisper)) });
             }
         }
     }

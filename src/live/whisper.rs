@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::ConversationId;
+use crate::event::{ConversationId, Outcome};
 
 /// Longest whisper, in bytes: ids, a name and a few words.
 pub const WHISPER_BYTES_MAX: usize = 2_048;
@@ -38,6 +38,8 @@ pub enum Said {
         /// Whether he is there.
         is_there: bool,
     },
+    /// A webhook delivery was attempted. It does not travel: every node reads it in the log.
+    Delivery(Box<Outcome>),
 }
 
 impl Whisper {

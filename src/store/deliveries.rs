@@ -2,6 +2,8 @@
 //! Promises that writing the same outcomes again changes nothing, and that what was delivered stays so.
 //! Does not know deliveries that nobody has attempted yet; the queues do.
 
+pub mod attempts;
+
 use std::collections::BTreeMap;
 
 use sqlx::PgConnection;

@@ -4,6 +4,7 @@
 
 mod columns;
 pub mod page;
+pub mod quarantine;
 pub mod seeds;
 
 use sqlx::PgConnection;

@@ -2,6 +2,7 @@
 
 mod answers;
 mod apart;
+mod crash;
 mod inbound;
 mod ordered;
 

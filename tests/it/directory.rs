@@ -260,7 +260,7 @@ async fn what_is_wrong_too_many_or_unknown_is_refused_and_not_stored() {
         node.channel(&tenant, "https://example.com").await.unwrap();
     }
     let one_more = node.channel(&tenant, "https://example.com").await;
-    assert!(matches!(one_more, Err(Error::Limit { max: 100, .. })));
+    assert!(matches!(one_more, Err(Error::Limit { max: 1_000, .. })));
 }
 
 /// A server that hangs keeps its connections. A request is given up at its deadline and the memory goes on answering.

@@ -12,7 +12,7 @@ use super::desk::Done;
 use super::frame::{Code, Fault};
 use super::talk::{End, Talk};
 use crate::admission::Source;
-use crate::event::ConversationId;
+use crate::event::{ConversationId, Reason};
 use crate::history::{self, Item, Order, Query, Reader};
 use crate::live::frame::{Content, Frame};
 use crate::live::hub::Membership;
@@ -78,7 +78,7 @@ impl Talk {
         }
         let sender = whisper.user.as_deref().map(|id| json!({ "id": id }));
         let conversation = whisper.conversation;
-        let frame = match whisper.said {
+        let frame = match &whisper.said {
             Said::Typing { is_typing } => json!({
                 "frame": "typing", "conversationId": conversation, "sender": sender, "isTyping": is_typing,
             }),
@@ -87,7 +87,13 @@ impl Talk {
             }),
             Said::Presence { is_there } => json!({
                 "frame": "presence", "conversationId": conversation, "sender": sender,
-                "state": if is_there { "joined" } else { "left" },
+                "state": if *is_there { "joined" } else { "left" },
+            }),
+            Said::Delivery(outcome) => json!({
+                "frame": "deliveryStatus", "conversationId": conversation, "seq": outcome.seq,
+                "messageId": outcome.message, "deliveryId": outcome.delivery, "channelId": outcome.channel,
+                "status": outcome.fate.as_str(), "attempt": outcome.attempt,
+                "reason": outcome.reason.map(Reason::as_str), "at": outcome.began_at.to_string(),
             }),
         };
         let message = self.protocol.encode(&frame);

@@ -2,6 +2,7 @@
 //! Promises an error with the server's own words when it refuses.
 //! Does not measure.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -29,6 +30,7 @@ pub(super) struct Stage<'a> {
 pub(super) struct Caller {
     host: String,
     bearer: String,
+    address: SocketAddr,
     connection: Connection,
     /// Whose key it has; none for the operator.
     pub(super) tenant: Option<TenantId>,
@@ -39,7 +41,7 @@ impl Stage<'_> {
         let address = address_of(&self.target.url).await?;
         let connection = Connection::open(address).await.map_err(load::Error::Connect)?;
         let host = self.target.url.trim_start_matches("http://").to_owned();
-        Ok(Caller { host, bearer: bearer.to_owned(), connection, tenant })
+        Ok(Caller { host, bearer: bearer.to_owned(), address, connection, tenant })
     }
 
     /// A new tenant; in this lane, if one is named.
@@ -76,12 +78,23 @@ impl Caller {
             "{method} {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {bearer}\r\n\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
+        let mut reopened = false;
         loop {
-            let answer = self.connection.exchange(request.as_bytes()).await;
-            let answer =
-                answer.map_err(|source| Error::Io { doing: "asking the server", source })?;
+            let answer = match self.connection.exchange(request.as_bytes()).await {
+                Ok(answer) => answer,
+                // The server closes what is idle for too long.
+                Err(_) if !reopened => {
+                    let opened = Connection::open(self.address).await;
+                    self.connection = opened.map_err(load::Error::Connect)?;
+                    reopened = true;
+                    continue;
+                }
+                Err(source) => return Err(Error::Io { doing: "asking the server", source }),
+            };
             let body = self.connection.body(&answer);
             match answer.status {
+                // A deletion that is asked for again has been done.
+                404 if method == "DELETE" => return Ok(Value::Null),
                 200..=299 => return Ok(serde_json::from_slice(body).unwrap_or(Value::Null)),
                 // A moment of pressure, which a client waits out.
                 429 | 503 => tokio::time::sleep(Duration::from_millis(100)).await,

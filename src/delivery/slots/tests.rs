@@ -22,7 +22,7 @@ fn fresh(slots: &mut Slots<u32>, key: Key, item: u32) -> bool {
 }
 
 #[test]
-fn a_channel_and_a_tenant_keep_to_their_half_and_a_stranger_finds_a_slot() {
+fn a_fresh_delivery_of_a_stranger_finds_a_slot_whatever_one_tenant_does() {
     let mut slots = Slots::new(Sizes::default());
     for channel in 0..100 {
         fresh(&mut slots, key(Tier::Standard, 1, channel), 1);

@@ -4,9 +4,10 @@
 
 use std::collections::HashMap;
 
+use super::{Slot, Staged};
 use crate::event::limits::{RECORD_BYTES_MAX, RECORD_EVENTS_MAX, RECORD_OVERHEAD_BYTES};
 use crate::event::{ConversationId, Event, MessageId, Outcome};
-use crate::journal::draft::{Draft, Intent, Receipt, Verdict};
+use crate::journal::draft::{Answer, Draft, Intent, Receipt, Request, Unanswered, Verdict};
 use crate::journal::fold::Fold;
 use crate::journal::heads::{Head, Seed, Status};
 
@@ -198,4 +199,41 @@ fn is_appended(intent: Intent, status: Status) -> bool {
 
 fn is_opening(intent: Intent) -> bool {
     matches!(intent, Intent::OpenNew | Intent::OpenNamed)
+}
+
+/// Decides every draft of a request. `Err` when nothing of it waits for the log.
+pub(super) fn stage_request<T>(
+    staging: &mut Staging<'_>,
+    request: Request<T>,
+) -> Result<Staged<T>, Answer<T>> {
+    let Request { ticket, drafts, outcomes, seed, deadline, is_level } = request;
+    if staging.is_cold(&drafts, seed.as_ref()) {
+        return Err(Answer { ticket, verdicts: Err(Unanswered::Cold(drafts)) });
+    }
+    if !is_level && staging.is_refusing(&drafts, seed.as_ref()) {
+        return Err(Answer { ticket, verdicts: Err(Unanswered::Doubtful(drafts)) });
+    }
+    let mut slots = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        let (intent, key_time) = (draft.intent, draft.key_time);
+        slots.push(match staging.decide(&draft, seed.as_ref()) {
+            Decision::Append { seq } => {
+                Slot::Event { index: staging.append(draft, seq), intent, key_time }
+            }
+            Decision::Same { index } => Slot::Same { index, draft: Box::new(draft) },
+            Decision::Done(verdict) => Slot::Done { verdict, draft: Box::new(draft) },
+        });
+    }
+    let verdicts: Option<Vec<Verdict>> = slots
+        .iter()
+        .map(|slot| match slot {
+            Slot::Done { verdict, .. } => Some(*verdict),
+            Slot::Event { .. } | Slot::Same { .. } => None,
+        })
+        .collect();
+    let outcomes = staging.note(outcomes);
+    match verdicts {
+        Some(verdicts) if outcomes == 0 => Err(Answer { ticket, verdicts: Ok(verdicts) }),
+        Some(_) | None => Ok(Staged { ticket: Some(ticket), seed, deadline, slots, outcomes }),
+    }
 }

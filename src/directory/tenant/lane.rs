@@ -2,11 +2,11 @@
 //! Promises that a tenant is always in the same lane of its tier, on every node and in every version.
 //! Does not queue anything.
 
-use super::tenant::Tier;
+use super::Tier;
 use crate::event::TenantId;
 
 /// Lanes of a tier: enough that two busy tenants seldom share one, few enough that each can be pulled from at once.
-pub(super) const SHARDS: u8 = 8;
+pub(in crate::directory) const SHARDS: u8 = 8;
 
 /// One of the lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,10 +5,10 @@
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use super::checkpoints::{write_partition, write_position};
-use super::{Error, while_doing};
 use crate::clock::Timestamp;
 use crate::event::{DeliveryId, Outcome, Partition, Reason};
+use crate::store::checkpoints::{write_partition, write_position};
+use crate::store::{Error, while_doing};
 
 /// Most rows of one listing.
 pub const LIST_MAX: usize = 100;

@@ -6,10 +6,10 @@ use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::checkpoints::{read_position, write_partition, write_position};
-use super::{Error, while_doing};
 use crate::clock::Timestamp;
 use crate::event::{ConversationId, Partition};
+use crate::store::checkpoints::{read_position, write_partition, write_position};
+use crate::store::{Error, while_doing};
 
 /// Most rows of one listing; the count says how many there are.
 pub const LIST_MAX: usize = 1_000;

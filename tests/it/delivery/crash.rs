@@ -1,0 +1,70 @@
+//! A node that dies between any two steps of a delivery: nothing is lost, and what is repeated has its id.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use forebay::receiver::Mode;
+use serde_json::json;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::{PATIENCE, receiver};
+use crate::world::client::Client;
+use crate::world::{ADMIN_TOKEN, World, eventually};
+
+/// A node that delivers, in a process of its own, which ends itself at this step.
+fn node(world: &World, fail_at: Option<&str>) -> Child {
+    let namespace = world.namespace();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.arg("serve").env_clear().envs([
+        ("DATABASE_URL", world.postgres_url()),
+        ("NATS_URL", &world.nats_url()),
+        ("FOREBAY_NAMESPACE", namespace.as_str()),
+        ("FOREBAY_LISTEN", "127.0.0.1:0"),
+        ("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN),
+        ("FOREBAY_PARTITION_BYTES_MAX", "67108864"),
+        ("FOREBAY_PARTITIONS", "2"),
+        ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8"),
+    ]);
+    if let Some(place) = fail_at {
+        command.env("FOREBAY_FAIL_AT", place);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command.spawn().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_survives_a_crash_at_every_step() {
+    for place in ["sent", "noted", "scheduled", "attempted", "diverted", "settled"] {
+        let world = World::new().await;
+        let server = world.serve(&[]).await;
+        let receiver = receiver();
+        let tenant = Client::tenant(&server).await;
+        // Every fourth attempt fails, so that a retry is scheduled; one channel is paused, so that a backlog is moved.
+        receiver.set_mode("plain", Mode::Flap { good: 3, bad: 1 });
+        let fields = json!({"retry": {"baseSeconds": 1, "capSeconds": 1}});
+        super::channel(&tenant, &receiver.url("plain"), fields.clone()).await;
+        let (paused, _) = super::channel(&tenant, &receiver.url("paused"), fields).await;
+        let waits = tenant.post(&format!("/v1/channels/{paused}/pause"), json!({})).await;
+        assert_eq!(waits.status, 200);
+        let conversation = tenant.open().await;
+        for number in 0..30 {
+            let sent = tenant.send(conversation, json!({"text": number.to_string()})).await;
+            assert_eq!(sent.status, 201);
+        }
+        let mut dies = node(&world, Some(place));
+        let ended = timeout(PATIENCE, dies.wait()).await;
+        assert!(!ended.expect("it comes to that step").unwrap().success(), "{place}");
+        let lives = node(&world, None);
+        let resumed = tenant.post(&format!("/v1/channels/{paused}/resume"), json!({})).await;
+        assert_eq!(resumed.status, 200);
+        for endpoint in ["plain", "paused"] {
+            let what = format!("31 come to {endpoint} after a crash at {place}");
+            eventually(&what, async || receiver.distinct(endpoint) == 31).await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!((receiver.distinct("plain"), receiver.distinct("paused")), (31, 31));
+        drop(lives);
+        server.stop().await;
+    }
+}
