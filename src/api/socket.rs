@@ -3,6 +3,7 @@
 //! Does not talk; `talk` does.
 
 mod desk;
+mod early;
 pub(super) mod events;
 mod frame;
 mod join;

@@ -21,6 +21,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tracing::debug;
 
 use super::desk::Done;
+use super::early::Joining;
 use super::frame::{Code, Fault, Protocol};
 use super::joined::Joined;
 use super::{Credential, Sockets};
@@ -73,8 +74,8 @@ pub(super) struct Talk {
     pub(super) inbox: Inbox,
     /// Boxed, because a node of the tree has room for eleven, and most connections have one.
     pub(super) joined: BTreeMap<ConversationId, Box<Joined>>,
-    /// Joins that are not decided yet, by the number of the wish.
-    pub(super) joining: HashMap<ConversationId, u64>,
+    /// Joins that are not decided yet.
+    pub(super) joining: HashMap<ConversationId, Joining>,
     /// How many joins were wished.
     pub(super) joins: u64,
     /// Sends, joins and pages under way. Each is a task of its own, because a task may hold one permit at most.
