@@ -8,6 +8,7 @@ pub(super) mod events;
 mod frame;
 mod join;
 mod joined;
+mod place;
 mod send;
 mod talk;
 
