@@ -6,6 +6,7 @@ mod desk;
 mod early;
 pub(super) mod events;
 mod frame;
+mod incoming;
 mod join;
 mod joined;
 mod place;

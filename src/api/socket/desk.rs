@@ -8,9 +8,10 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::Credential;
 use super::early::only;
-use super::frame::{Code, Fault, Incoming, time};
+use super::frame::{Code, Fault, time};
+use super::incoming::{Incoming, Unread};
 use super::join::{JOINED_MAX, Looked};
-use super::joined::Paged;
+use super::joined::{Paged, ahead};
 use super::send::{IN_FLIGHT_MAX, Sent};
 use super::talk::{End, FRAMES_BURST, FRAMES_PER_SECOND, HEARTBEAT, Talk};
 use crate::admission::bucket::Decision;
@@ -55,10 +56,10 @@ impl Talk {
                 return Ok(());
             }
         };
-        match serde_json::from_slice::<Incoming>(&text) {
+        match Incoming::read(&text) {
             Ok(frame) => self.on_incoming(frame, &text),
-            Err(error) => {
-                self.say(&Fault::new(Code::BadRequest, format!("This is no frame: {error}.")));
+            Err(Unread { why, client_id }) => {
+                self.say(&Fault::new(Code::BadRequest, why).for_send(client_id));
                 Ok(())
             }
         }
@@ -68,7 +69,7 @@ impl Talk {
     fn client_id_of(&self, message: Message) -> Option<String> {
         let small = Some(message).filter(|message| message.len() <= FRAME_BYTES_MAX)?;
         let text = self.protocol.decode(small).ok()?;
-        serde_json::from_slice::<Incoming>(&text).ok()?.client_id
+        Incoming::read(&text).ok()?.client_id
     }
 
     fn on_incoming(&mut self, frame: Incoming, text: &Bytes) -> Result<(), End> {
@@ -123,13 +124,7 @@ impl Talk {
                 let is_typing = frame.is_typing.unwrap_or(true);
                 self.whisper(conversation, Said::Typing { is_typing });
             }
-            _ => match watermark(&frame) {
-                Ok(watermark) => {
-                    let watermark = watermark.unwrap_or(0);
-                    self.whisper(conversation, Said::Read { watermark });
-                }
-                Err(fault) => self.say(&fault.of(conversation)),
-            },
+            _ => self.read(conversation, &frame),
         }
         Ok(())
     }
@@ -277,6 +272,20 @@ impl Talk {
         }
     }
 
+    /// How far somebody has read goes to the others, if it can be.
+    fn read(&mut self, conversation: ConversationId, frame: &Incoming) {
+        let known = self.joined.get(&conversation).map_or(0, |one| one.session.status().head);
+        let head = known.max(self.sockets.hub.head(conversation).unwrap_or(0));
+        match watermark(frame) {
+            Ok(Some(watermark)) if watermark > head => self.say(&ahead(conversation, head)),
+            Ok(watermark) => {
+                let watermark = watermark.unwrap_or(0);
+                self.whisper(conversation, Said::Read { watermark });
+            }
+            Err(fault) => self.say(&fault.of(conversation)),
+        }
+    }
+
     pub(super) fn whisper(&mut self, conversation: ConversationId, said: Said) {
         if self.joined.contains_key(&conversation) {
             self.whisper_as_one_who_was_there(conversation, said);
@@ -300,14 +309,16 @@ impl Talk {
     fn whisper_of(&self, conversation: ConversationId, said: Said) -> Option<Whisper> {
         let user = self.credential.as_ref().and_then(|held| held.speaker.user());
         let is_seen = user.is_some() || !matches!(said, Said::Presence { .. });
-        is_seen.then(|| Whisper { conversation, user: user.map(Into::into), said })
+        let connection = Some(self.number);
+        is_seen.then(|| Whisper { conversation, user: user.map(Into::into), connection, said })
     }
 
     /// The conversation that a frame names, or the only one that is joined or wished to be; within the token's bounds.
     fn conversation_of(&self, frame: &Incoming) -> Result<ConversationId, Fault> {
         let conversation = if let Some(text) = &frame.conversation_id {
             ConversationId::parse(text).map_err(|_no_id| {
-                Fault::new(Code::ConversationNotFound, "There is no such conversation.")
+                let detail = "The conversationId is no id: it is cnv_ and 32 hex digits.";
+                Fault::new(Code::BadRequest, detail)
             })?
         } else {
             let only = only(self.joined.keys().chain(self.joining.keys()).copied());

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::desk::FRAME_BYTES_MAX;
-use super::frame::{Code, Fault, Incoming};
+use super::frame::{Code, Fault};
+use super::incoming::Incoming;
 use super::send::IN_FLIGHT_MAX;
 use super::talk::{End, Talk};
 use crate::event::ConversationId;

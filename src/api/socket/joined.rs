@@ -70,9 +70,8 @@ impl Talk {
 
     pub(super) fn on_whisper(&mut self, whisper: &Whisper) {
         let user = self.credential.as_ref().and_then(|held| held.speaker.user());
-        // Nobody is told of himself.
         if !self.joined.contains_key(&whisper.conversation)
-            || (user.is_some() && user == whisper.user.as_deref())
+            || whisper.is_of(user.as_deref(), self.number)
         {
             return;
         }
@@ -191,10 +190,7 @@ impl Talk {
                     self.say(&fault);
                 }
                 Command::Refuse { code: Refused::WatermarkAhead { head } } => {
-                    let fault = Fault::new(Code::InvalidWatermark, "Nobody can have read that far.")
-                        .of(conversation)
-                        .with(json!({ "headSeq": head }));
-                    self.say(&fault);
+                    self.say(&ahead(conversation, head));
                 }
                 Command::Refuse { code: Refused::Draining } => {
                     let fault = Fault::new(Code::Unavailable, "The server is on its way out.");
@@ -263,6 +259,13 @@ fn framed(item: Item) -> (u64, Frame) {
         Item::Tombstone { seq, duplicate_of } => Content::Tombstone { seq, duplicate_of },
     };
     (seq, Frame::new(content))
+}
+
+/// The answer to a watermark above the head.
+pub(super) fn ahead(conversation: ConversationId, head: u64) -> Fault {
+    Fault::new(Code::InvalidWatermark, "Nobody can have read that far.")
+        .of(conversation)
+        .with(json!({ "headSeq": head }))
 }
 
 fn unavailable() -> Fault {

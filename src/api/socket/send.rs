@@ -7,7 +7,8 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::desk::Done;
-use super::frame::{Code, Fault, Incoming, time};
+use super::frame::{Code, Fault, time};
+use super::incoming::Incoming;
 use super::talk::Talk;
 use crate::admission::Source;
 use crate::api::messages::SEND_DEADLINE;

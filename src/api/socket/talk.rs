@@ -68,6 +68,8 @@ pub(super) enum End {
 /// The talk with one client.
 pub(super) struct Talk {
     pub(super) sockets: Arc<Sockets>,
+    /// By which it knows its own whispers, among the connections of all nodes.
+    pub(super) number: u64,
     socket: WebSocketStream<TokioIo<Upgraded>>,
     pub(super) protocol: Protocol,
     pub(super) credential: Option<Credential>,
@@ -110,6 +112,7 @@ impl Talk {
         let now = sockets.clock.now();
         let times = Times { began: now, heard: now, heartbeat: now + HEARTBEAT, leaves: None };
         Self {
+            number: sockets.dice.draw(),
             sockets,
             socket,
             protocol: protocol.unwrap_or(Protocol::Json),
