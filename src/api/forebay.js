@@ -171,6 +171,7 @@ export class Forebay {
   /** Connects and stays connected, until `close` or a refusal that is final. */
   async connect() {
     if (this.#running) return;
+    if (!URL.canParse(this.#options.url)) throw new Error("Forebay needs the option url, such as http://127.0.0.1:8080: outside of a page there is no other.");
     this.#running = true;
     for (const one of this.#conversations.values()) await this.#recall(one);
     if (this.#running) this.#open();
