@@ -40,6 +40,14 @@ pub(crate) enum Failed {
     /// As a command ended that was run for somebody.
     #[error("the command ended with {0}")]
     Command(std::process::ExitStatus),
+    /// 64: an argument is of the right form and cannot be used.
+    #[error("{name}: {why}")]
+    Argument {
+        /// Which.
+        name: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
     /// 64: the configuration cannot be used.
     #[error(transparent)]
     Configuration(#[from] Problems),
@@ -62,7 +70,7 @@ impl Failed {
             Self::Command(status) => {
                 status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(EXIT_FAILURE)
             }
-            Self::Configuration(_) => EXIT_CONFIGURATION,
+            Self::Argument { .. } | Self::Configuration(_) => EXIT_CONFIGURATION,
         }
     }
 }

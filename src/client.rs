@@ -8,6 +8,7 @@ mod connection;
 mod frame;
 pub mod keep;
 mod outbox;
+mod server;
 
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use connection::Course;
 pub use frame::Text;
 use keep::{Keep, Kept};
 use outbox::{Order, Outbox};
+pub use server::{Server, Unusable};
 
 /// Events that wait for the application. When they are full, the socket is not read, and a server that waits too long
 /// for that closes it: what was missed comes with the next connection.
@@ -39,8 +41,8 @@ const KEEP_EVERY: u32 = 100;
 /// Where to connect and what to read.
 #[derive(Debug)]
 pub struct Settings {
-    /// `http://host:port` of the server.
-    pub url: String,
+    /// The server.
+    pub server: Server,
     /// An API key or a user's token.
     pub token: String,
     /// What is read and sent to.
@@ -72,6 +74,13 @@ pub enum Told {
     },
     /// It is another log than before: what was told means nothing any more.
     Reset,
+    /// The watermark is of no event, also on a second look: reading goes on behind the head.
+    Rewound {
+        /// From where it was to go on.
+        watermark: u64,
+        /// Where the conversation ends.
+        head: u64,
+    },
     /// What the connection does now.
     State(State),
 }

@@ -27,6 +27,7 @@ const RETRY_AFTER_MAX_MS = 60_000; // no server asks for more
 const WELCOME_MS = 15_000; // until the first frame of the server
 const STEADY_MS = 10_000; // a connection that lived this long ends the backoff; one that only began shortens it:
 const BEGUN_ATTEMPT = 3;
+const AHEAD_MAX = 2; // refusals of a watermark in a row at which reading goes on at the head
 const GRACE_MS = 1000; // how long an unannounced hole may be events on their way
 const SAVE_MS = 200; // watermarks are stored at most this late
 /** Until `welcome` names the server's own. */
@@ -170,6 +171,7 @@ export class Forebay {
   /** Connects and stays connected, until `close` or a refusal that is final. */
   async connect() {
     if (this.#running) return;
+    if (!URL.canParse(this.#options.url)) throw new Error("Forebay needs the option url, such as http://127.0.0.1:8080: outside of a page there is no other.");
     this.#running = true;
     for (const one of this.#conversations.values()) await this.#recall(one);
     if (this.#running) this.#open();
@@ -385,7 +387,7 @@ export class Forebay {
       this.#reject(error, entry => entry.body.conversationId === one.id);
     }
     if (number === 1003 && one) { // a node may be a moment behind another; what stays above the head was of something else
-      if (++one.misses > 3) one.reader = new Reader({ watermark: details.headSeq, epoch: one.reader.epoch });
+      if (++one.misses >= AHEAD_MAX) one.reader = new Reader({ watermark: details.headSeq, epoch: one.reader.epoch });
       one.syncing = false;
       this.#after("again " + one.id, this.#backoff(one.misses), () => one.joined ? this.sync(one.id) : this.#write("join", this.#place(one)));
     }

@@ -3,10 +3,13 @@
 //! Does not talk; `talk` does.
 
 mod desk;
+mod early;
 pub(super) mod events;
 mod frame;
+mod incoming;
 mod join;
 mod joined;
+mod place;
 mod send;
 mod talk;
 

@@ -347,13 +347,14 @@ fn first_screen(state: &State, root: &Path, ephemeral: bool) -> String {
 Forebay {version} is ready.
 
   API        {url}
-  Docs       {url}/docs
+  Docs       {url}/docs   Demo in a browser  {url}/demo
   Probes     {url}/readyz?verbose   Metrics  {url}/metrics
   Postgres   {postgres}
   NATS       {nats}
   Data       {root} ({kept})
   Operator   the admin token is in {state_file}
   Tenant     demo, API key {api_key}
+  Watch      FOREBAY_TOKEN={api_key} forebay tail --url {url} --conversation {conversation_id}
 
 Ctrl-C stops everything. Send the first message:
 
@@ -390,6 +391,9 @@ mod tests {
         assert!(lines.len() <= 20, "{} lines", lines.len());
         assert!(lines[lines.len() - 3].starts_with("curl "), "{screen}");
         assert!(!screen.contains("fba_secret"));
+        for word in ["8080/docs", "8080/demo", "forebay tail --url http://127.0.0.1:8080 "] {
+            assert!(screen.contains(word), "{word} in {screen}");
+        }
         let json = serde_json::to_string(&state).unwrap();
         assert!(json.contains("\"adminToken\""), "{json}");
     }

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::{Failed, say};
 use crate::client::keep::{InFile, Keep};
-use crate::client::{self, Settings, Start, State, Stopped, Told};
+use crate::client::{self, Server, Settings, Start, State, Stopped, Told};
 use crate::clock::Clock;
 use crate::event::ConversationId;
 use crate::{config, lifecycle};
@@ -21,7 +21,7 @@ const TOKEN: &str = "FOREBAY_TOKEN";
 /// Arguments of `forebay tail`.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// Where the server is
+    /// Where the server is, http://host:port
     #[arg(long, default_value = "http://127.0.0.1:8080")]
     url: String,
     /// An API key or a user's token; better in the environment as `FOREBAY_TOKEN`
@@ -30,10 +30,11 @@ pub(crate) struct Arguments {
     /// The conversation, cnv_…
     #[arg(long)]
     conversation: String,
-    /// Begin behind this seq, 0 for everything; without it with what comes from now on
+    /// Begin behind this seq, 0 for everything; without it with what comes from now on. What the watermark file holds
+    /// goes before it
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
-    /// Go on where the last run with this file ended
+    /// Go on where the last run with this file ended, whatever --after says
     #[arg(long, value_name = "FILE")]
     watermark_file: Option<PathBuf>,
 }
@@ -43,7 +44,8 @@ impl Arguments {
         let token = self.token.or_else(|| config::environment(TOKEN));
         let keep = self.watermark_file.map(|file| -> Box<dyn Keep> { Box::new(InFile(file)) });
         Ok(Settings {
-            url: self.url,
+            server: Server::parse(&self.url)
+                .map_err(|why| Failed::Argument { name: "--url", why: why.to_string() })?,
             token: token.with_context(|| format!("give --token, or {TOKEN} in the environment"))?,
             conversation: ConversationId::parse(&self.conversation)
                 .with_context(|| format!("{} is no conversation", self.conversation))?,
@@ -57,6 +59,7 @@ impl Arguments {
 pub(crate) async fn run(arguments: Arguments, clock: Clock) -> anyhow::Result<()> {
     super::quiet_log_lines("error")?;
     let settings = arguments.settings()?;
+    let server = settings.server.clone();
     let (_handle, mut events) =
         client::open(settings, clock, super::seed()).context("reading the watermark file")?;
     let mut signal = std::pin::pin!(lifecycle::signal());
@@ -77,14 +80,18 @@ pub(crate) async fn run(arguments: Arguments, clock: Clock) -> anyhow::Result<()
                     return Ok(());
                 }
             }
+            Some(Told::Rewound { watermark, head }) => say(&format!(
+                "{watermark} is beyond the conversation's end; going on behind {head}"
+            )),
             Some(Told::Reset) => say("this is another log: forget what came before"),
             Some(Told::State(State::Stopped(why))) => {
-                return Err(match why {
+                let why = match why {
                     Stopped::NotFound | Stopped::Forbidden => {
                         Failed::Conflict(why.to_string()).into()
                     }
-                    Stopped::Unauthorized => why.into(),
-                });
+                    Stopped::Unauthorized => anyhow::Error::from(why),
+                };
+                return Err(why.context(server.to_string()));
             }
             Some(Told::State(state)) => say(&line_of(&state)),
         }

@@ -24,7 +24,6 @@ use super::{Settings, State, Stopped, Told};
 use crate::admission::Priority;
 use crate::clock::Clock;
 use crate::load::backoff::Backoff;
-use crate::load::connection::address_of;
 use crate::load::throttle::{Decision, Ending, Throttle};
 
 /// Longest first pause and longest of all (PROTOCOL: coming back).
@@ -107,7 +106,9 @@ pub(super) async fn run(
                 drop(course.tell(Told::State(State::Stopped(why))).await);
                 return;
             }
-            Ended::Again { why, after, .. } => (why, attempts.pause(after)),
+            Ended::Again { why, after, .. } => {
+                (format!("{}: {why}", settings.server), attempts.pause(after))
+            }
         };
         if course.enter(State::Waiting { wait, why }).await.is_err() {
             return;
@@ -252,11 +253,10 @@ impl Talk<'_> {
 }
 
 async fn connect(settings: &Settings) -> Result<Socket, Ended> {
-    let address = address_of(&settings.url).await.map_err(Ended::broken)?;
-    let stream = TcpStream::connect(address).await.map_err(Ended::broken)?;
+    let authority = settings.server.authority();
+    let stream = TcpStream::connect(authority).await.map_err(Ended::broken)?;
     stream.set_nodelay(true).map_err(Ended::broken)?;
-    let host = settings.url.trim_start_matches("http://").trim_end_matches('/');
-    let request = format!("ws://{host}/v1/socket").into_client_request();
+    let request = format!("ws://{authority}/v1/socket").into_client_request();
     let mut request = request.map_err(Ended::broken)?;
     let bearer = HeaderValue::from_str(&format!("Bearer {}", settings.token));
     let bearer = bearer.map_err(|_unwritable| Ended::Stopped(Stopped::Unauthorized))?;

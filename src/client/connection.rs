@@ -17,7 +17,7 @@ use crate::live::reader::{Action, Incoming, Log, Reader};
 /// How long a hole that nobody announced may stay: usually an ack has passed events that are on their way.
 const HOLE_MAX: Duration = Duration::from_secs(1);
 
-/// Refused watermarks in a row after which reading goes on at the head: it is not a node that is behind.
+/// Refused watermarks in a row at which reading goes on at the head: it is not a node that is behind (PROTOCOL: 1003).
 const AHEAD_MAX: u8 = 2;
 
 /// Why a connection ended.
@@ -163,12 +163,15 @@ impl Course {
             }
             (1_003, Some(Details { head_seq: Some(head), .. })) => {
                 self.ahead += 1;
-                if self.ahead > AHEAD_MAX {
-                    self.reader = Reader::resume(*head);
+                if self.ahead < AHEAD_MAX {
+                    self.reader.on(Incoming::WatermarkAhead, actions);
+                } else {
+                    let (watermark, head) = (self.reader.watermark(), *head);
+                    self.reader = Reader::resume(head);
                     self.ahead = 0;
-                    self.tell(Told::Reset).await?;
+                    self.tell(Told::Rewound { watermark, head }).await?;
+                    actions.push(Action::Sync { watermark: head });
                 }
-                self.reader.on(Incoming::WatermarkAhead, actions);
             }
             (2_002, _) => return Err(Ended::Stopped(Stopped::Forbidden)),
             (4_001, _) => return Err(Ended::Stopped(Stopped::NotFound)),

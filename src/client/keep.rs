@@ -40,9 +40,13 @@ pub struct InFile(pub PathBuf);
 impl Keep for InFile {
     fn load(&mut self) -> Result<Option<Kept>> {
         match fs::read(&self.0) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(Error::from),
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|_unread| {
+                let path = self.0.display();
+                let why = format!("{path} holds no watermark; without it reading begins anew");
+                Error::new(ErrorKind::InvalidData, why)
+            }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => Err(self.named(&error)),
         }
     }
 
@@ -50,8 +54,15 @@ impl Keep for InFile {
         let mut name = self.0.clone().into_os_string();
         name.push(".new");
         let beside = PathBuf::from(name);
-        fs::write(&beside, serde_json::to_vec(kept)?)?;
-        fs::rename(&beside, &self.0)
+        let written = fs::write(&beside, serde_json::to_vec(kept)?);
+        written.and_then(|()| fs::rename(&beside, &self.0)).map_err(|error| self.named(&error))
+    }
+}
+
+impl InFile {
+    /// The error, with the file of which it is.
+    fn named(&self, error: &Error) -> Error {
+        Error::new(error.kind(), format!("{}: {error}", self.0.display()))
     }
 }
 
@@ -70,6 +81,7 @@ mod tests {
             assert_eq!(file.load().unwrap(), Some(kept));
         }
         fs::write(&file.0, "{").unwrap();
-        assert!(file.load().is_err());
+        let unread = file.load().unwrap_err();
+        assert!(unread.to_string().contains(&*file.0.to_string_lossy()), "{unread}");
     }
 }

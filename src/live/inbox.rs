@@ -134,7 +134,8 @@ mod tests {
 
     fn whisper() -> Notice {
         let conversation = ConversationId::derive([1; 16]);
-        let whisper = Whisper { conversation, user: None, said: Said::Typing { is_typing: true } };
+        let said = Said::Typing { is_typing: true };
+        let whisper = Whisper { conversation, user: None, connection: None, said };
         Notice { conversation, news: News::Whisper(Arc::new(whisper)) }
     }
 

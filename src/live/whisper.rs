@@ -16,6 +16,9 @@ pub struct Whisper {
     pub conversation: ConversationId,
     /// Who says it; `None` for the tenant's own software.
     pub user: Option<Box<str>>,
+    /// The number of the connection over which it is said.
+    #[serde(default)]
+    pub connection: Option<u64>,
     /// What is said.
     pub said: Said,
 }
@@ -43,6 +46,11 @@ pub enum Said {
 }
 
 impl Whisper {
+    /// Whether this user, or this connection of nobody in particular, has said it himself: nobody is told of himself.
+    pub fn is_of(&self, user: Option<&str>, connection: u64) -> bool {
+        self.connection == Some(connection) || (user.is_some() && user == self.user.as_deref())
+    }
+
     /// As it travels; `None` when it is too long to.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let bytes = rmp_serde::to_vec_named(self).ok()?;
@@ -67,7 +75,12 @@ mod tests {
             Said::Read { watermark: u64::MAX },
             Said::Presence { is_there: false },
         ] {
-            let whisper = Whisper { conversation, user: Some("ann".into()), said };
+            let whisper = Whisper {
+                conversation,
+                user: Some("ann".into()),
+                connection: Some(u64::MAX),
+                said,
+            };
             let bytes = whisper.encode().unwrap();
             assert_eq!(Whisper::decode(&bytes), Some(whisper));
         }
@@ -75,8 +88,35 @@ mod tests {
         let long = Whisper {
             conversation,
             user: Some("x".repeat(WHISPER_BYTES_MAX).into()),
+            connection: None,
             said: Said::Read { watermark: 1 },
         };
         assert_eq!(long.encode(), None);
+    }
+
+    #[test]
+    fn nobody_is_told_of_himself() {
+        for (user, connection, listener, number, wanted) in [
+            (Some("ann"), Some(1), Some("ann"), 1, true),
+            (Some("ann"), Some(1), Some("ann"), 2, true),
+            (Some("ann"), Some(1), Some("bob"), 2, false),
+            (Some("ann"), Some(1), None, 2, false),
+            (None, Some(1), Some("ann"), 2, false),
+            (None, Some(1), None, 1, true),
+            (None, Some(1), None, 2, false),
+            (None, None, None, 1, false),
+        ] {
+            let whisper = Whisper {
+                conversation: ConversationId::derive([7; 16]),
+                user: user.map(Into::into),
+                connection,
+                said: Said::Typing { is_typing: true },
+            };
+            assert_eq!(
+                whisper.is_of(listener, number),
+                wanted,
+                "{whisper:?} {listener:?} {number}"
+            );
+        }
     }
 }

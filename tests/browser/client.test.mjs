@@ -98,6 +98,14 @@ test("a watermark above the head is asked for again, then given up for the head"
   assert.equal(live.status.conversations[0].watermark, 5);
 });
 
+test("without a page it must be told where the server is", async () => {
+  for (const url of [undefined, "", "nowhere"]) {
+    const lost = new Forebay({ url, token: KEY, conversationId: conversation.id, WebSocket, watermarkStore: new Map() });
+    await assert.rejects(lost.connect(), error => error.constructor === Error && /option url/.test(error.message));
+    assert.equal(lost.status.state, "idle");
+  }
+});
+
 test("the kept watermark stays before a gap and passes it when it is filled", async () => {
   fill(9);
   conversation.remembered = 100;

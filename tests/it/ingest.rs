@@ -1,6 +1,6 @@
 //! Sends while something is away: what is acknowledged, what is refused, how soon, and what it costs others.
 
-mod cold;
+pub mod cold;
 mod nodes;
 
 use std::time::{Duration, Instant};

@@ -2,6 +2,7 @@
 
 mod bad;
 mod client;
+mod early;
 mod flood;
 mod limits;
 mod model;
@@ -85,6 +86,14 @@ impl Socket {
             Message::text(frame.to_string())
         };
         self.stream.send(message).await.is_ok()
+    }
+
+    /// Says all of it at once, so that the server can read the last before it has dealt with the first.
+    pub async fn say_at_once(&mut self, frames: impl IntoIterator<Item = Value>) {
+        for frame in frames {
+            self.stream.feed(Message::text(frame.to_string())).await.unwrap();
+        }
+        self.stream.flush().await.unwrap();
     }
 
     pub async fn send(&mut self, message: Message) {

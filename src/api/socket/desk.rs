@@ -7,9 +7,11 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::Credential;
-use super::frame::{Code, Fault, Incoming, time};
+use super::early::only;
+use super::frame::{Code, Fault, time};
+use super::incoming::{Incoming, Unread};
 use super::join::{JOINED_MAX, Looked};
-use super::joined::Paged;
+use super::joined::{Paged, ahead};
 use super::send::{IN_FLIGHT_MAX, Sent};
 use super::talk::{End, FRAMES_BURST, FRAMES_PER_SECOND, HEARTBEAT, Talk};
 use crate::admission::bucket::Decision;
@@ -19,7 +21,7 @@ use crate::live::inbox::{BYTES_MAX, FRAMES_MAX};
 use crate::live::whisper::{Said, Whisper};
 
 /// Largest frame that is taken (API); larger ones are answered, and far larger ones end the connection.
-const FRAME_BYTES_MAX: usize = 128 * 1024;
+pub(super) const FRAME_BYTES_MAX: usize = 128 * 1024;
 
 /// What came of a task.
 pub(super) enum Done {
@@ -54,10 +56,10 @@ impl Talk {
                 return Ok(());
             }
         };
-        match serde_json::from_slice::<Incoming>(&text) {
+        match Incoming::read(&text) {
             Ok(frame) => self.on_incoming(frame, &text),
-            Err(error) => {
-                self.say(&Fault::new(Code::BadRequest, format!("This is no frame: {error}.")));
+            Err(Unread { why, client_id }) => {
+                self.say(&Fault::new(Code::BadRequest, why).for_send(client_id));
                 Ok(())
             }
         }
@@ -67,25 +69,23 @@ impl Talk {
     fn client_id_of(&self, message: Message) -> Option<String> {
         let small = Some(message).filter(|message| message.len() <= FRAME_BYTES_MAX)?;
         let text = self.protocol.decode(small).ok()?;
-        serde_json::from_slice::<Incoming>(&text).ok()?.client_id
+        Incoming::read(&text).ok()?.client_id
     }
 
     fn on_incoming(&mut self, frame: Incoming, text: &Bytes) -> Result<(), End> {
         match frame.frame.as_str() {
             "hello" if self.said_hello => Ok(()),
             "hello" => self.hello(&frame),
-            "auth" => {
-                self.auth(&frame);
-                Ok(())
-            }
+            "auth" => self.auth(&frame),
             "ping" => {
                 let head = self.joined.values().next().map(|one| one.session.status().head);
                 self.say(&json!({ "frame": "heartbeat", "nonce": frame.nonce, "headSeq": head }));
                 Ok(())
             }
-            known @ ("join" | "leave" | "message" | "sync" | "typing" | "read") => {
+            "join" | "leave" | "message" | "sync" | "typing" | "read" => {
                 if !self.said_hello {
-                    self.say(&Fault::new(Code::NoSession, "Say hello first."));
+                    let fault = Fault::new(Code::NoSession, "Say hello first.");
+                    self.say(&fault.for_send(frame.client_id));
                     return Ok(());
                 }
                 let conversation = match self.conversation_of(&frame) {
@@ -95,30 +95,38 @@ impl Talk {
                         return Ok(());
                     }
                 };
-                match known {
-                    "join" => return self.join(conversation, &frame),
-                    "leave" => self.leave(conversation),
-                    "message" => self.send(conversation, frame, text),
-                    "sync" => return self.sync(conversation, &frame),
-                    "typing" => {
-                        let is_typing = frame.is_typing.unwrap_or(true);
-                        self.whisper(conversation, Said::Typing { is_typing });
-                    }
-                    _ => match watermark(&frame) {
-                        Ok(watermark) => {
-                            let watermark = watermark.unwrap_or(0);
-                            self.whisper(conversation, Said::Read { watermark });
-                        }
-                        Err(fault) => self.say(&fault.of(conversation)),
-                    },
-                }
-                Ok(())
+                self.on_frame_of(conversation, frame, text)
             }
             _ => {
                 self.say(&Fault::new(Code::BadRequest, "There is no frame of this name."));
                 Ok(())
             }
         }
+    }
+
+    /// Deals with a frame about a conversation that is joined, or is not even wished to be.
+    pub(super) fn deal(
+        &mut self,
+        conversation: ConversationId,
+        frame: Incoming,
+        text: &Bytes,
+    ) -> Result<(), End> {
+        match frame.frame.as_str() {
+            "join" => return self.join(conversation, &frame),
+            "leave" => return self.leave(conversation),
+            "message" => self.send(conversation, frame, text),
+            _ if !self.joined.contains_key(&conversation) => {
+                let fault = Fault::new(Code::NoSession, "Join the conversation first.");
+                self.say(&fault.of(conversation));
+            }
+            "sync" => return self.sync(conversation, &frame),
+            "typing" => {
+                let is_typing = frame.is_typing.unwrap_or(true);
+                self.whisper(conversation, Said::Typing { is_typing });
+            }
+            _ => self.read(conversation, &frame),
+        }
+        Ok(())
     }
 
     pub(super) fn on_done(&mut self, done: Done) -> Result<(), End> {
@@ -181,7 +189,7 @@ impl Talk {
     }
 
     /// A fresh credential of the same tenant and user.
-    fn auth(&mut self, frame: &Incoming) {
+    fn auth(&mut self, frame: &Incoming) -> Result<(), End> {
         let fresh = frame.token.as_deref().map(|token| Credential::of_text(&self.sockets, token));
         let is_same = |fresh: &Credential| {
             self.credential.as_ref().is_none_or(|held| {
@@ -194,7 +202,7 @@ impl Talk {
                 let expires = fresh.speaker.grant.as_ref().map(|grant| time(grant.expires_at));
                 self.credential = Some(fresh);
                 self.say(&json!({ "frame": "tokenRefreshed", "expiresAt": expires }));
-                self.leave_what_is_out_of_bounds();
+                return self.leave_what_is_out_of_bounds();
             }
             Some(Ok(_)) => {
                 self.say(&Fault::new(Code::Forbidden, "The token is of another user."));
@@ -203,25 +211,29 @@ impl Talk {
                 self.say(&Fault::new(Code::Unauthorized, "The token is not valid."));
             }
         }
+        Ok(())
     }
 
     /// A fresh token may be bound where the old one was not.
-    fn leave_what_is_out_of_bounds(&mut self) {
-        let Some(held) = &self.credential else { return };
+    fn leave_what_is_out_of_bounds(&mut self) -> Result<(), End> {
+        let Some(held) = &self.credential else { return Ok(()) };
         let all = self.joined.keys().chain(self.joining.keys()).copied();
         let out: Vec<_> = all.filter(|id| held.speaker.check(*id).is_err()).collect();
         for conversation in out {
-            self.leave(conversation);
+            self.leave(conversation)?;
             let detail = "The token is bound to another conversation.";
             self.say(&Fault::new(Code::Forbidden, detail).of(conversation));
         }
+        Ok(())
     }
 
-    pub(super) fn leave(&mut self, conversation: ConversationId) {
-        self.joining.remove(&conversation);
+    /// Ends a membership, or the wish for one; what waited for that is answered.
+    fn leave(&mut self, conversation: ConversationId) -> Result<(), End> {
         if self.joined.remove(&conversation).is_some() {
             self.whisper_as_one_who_was_there(conversation, Said::Presence { is_there: false });
         }
+        let joining = self.joining.remove(&conversation);
+        joining.map_or(Ok(()), |joining| self.deal_with_early(conversation, joining))
     }
 
     /// The connection ends. It says so in every conversation, because its tasks end with it.
@@ -249,12 +261,6 @@ impl Talk {
         conversation: ConversationId,
         frame: &Incoming,
     ) -> Result<(), End> {
-        let is_known =
-            self.joined.contains_key(&conversation) || self.joining.contains_key(&conversation);
-        if !is_known {
-            self.say(&Fault::new(Code::NoSession, "Join the conversation first.").of(conversation));
-            return Ok(());
-        }
         match watermark(frame) {
             Ok(watermark) => self.with_session(conversation, |session, now, out| {
                 session.on_sync(watermark.unwrap_or(0), now, out);
@@ -263,6 +269,20 @@ impl Talk {
                 self.say(&fault.of(conversation));
                 Ok(())
             }
+        }
+    }
+
+    /// How far somebody has read goes to the others, if it can be.
+    fn read(&mut self, conversation: ConversationId, frame: &Incoming) {
+        let known = self.joined.get(&conversation).map_or(0, |one| one.session.status().head);
+        let head = known.max(self.sockets.hub.head(conversation).unwrap_or(0));
+        match watermark(frame) {
+            Ok(Some(watermark)) if watermark > head => self.say(&ahead(conversation, head)),
+            Ok(watermark) => {
+                let watermark = watermark.unwrap_or(0);
+                self.whisper(conversation, Said::Read { watermark });
+            }
+            Err(fault) => self.say(&fault.of(conversation)),
         }
     }
 
@@ -289,17 +309,19 @@ impl Talk {
     fn whisper_of(&self, conversation: ConversationId, said: Said) -> Option<Whisper> {
         let user = self.credential.as_ref().and_then(|held| held.speaker.user());
         let is_seen = user.is_some() || !matches!(said, Said::Presence { .. });
-        is_seen.then(|| Whisper { conversation, user: user.map(Into::into), said })
+        let connection = Some(self.number);
+        is_seen.then(|| Whisper { conversation, user: user.map(Into::into), connection, said })
     }
 
-    /// The conversation that a frame names, or the only one that was joined; within the token's bounds.
+    /// The conversation that a frame names, or the only one that is joined or wished to be; within the token's bounds.
     fn conversation_of(&self, frame: &Incoming) -> Result<ConversationId, Fault> {
         let conversation = if let Some(text) = &frame.conversation_id {
             ConversationId::parse(text).map_err(|_no_id| {
-                Fault::new(Code::ConversationNotFound, "There is no such conversation.")
+                let detail = "The conversationId is no id: it is cnv_ and 32 hex digits.";
+                Fault::new(Code::BadRequest, detail)
             })?
         } else {
-            let only = self.joined.keys().next().copied().filter(|_| self.joined.len() == 1);
+            let only = only(self.joined.keys().chain(self.joining.keys()).copied());
             only.ok_or_else(|| Fault::new(Code::BadRequest, "Name the conversationId."))?
         };
         let held = self.credential.as_ref();

@@ -21,11 +21,12 @@ use utoipa_axum::routes;
 use super::Sockets;
 use super::frame::event;
 use super::joined::page;
+use super::place::place;
 use super::talk::DRAIN_WINDOW;
 use crate::admission::Source;
 use crate::api::access::Speaker;
 use crate::api::frame::request::{At, number, query};
-use crate::api::problem::{Code, Problem};
+use crate::api::problem::Problem;
 use crate::event::{ConversationId, id};
 use crate::history::Reader;
 use crate::lifecycle::Stop;
@@ -33,13 +34,10 @@ use crate::live::frame::{Format, Frame};
 use crate::live::hub::{Known, Membership};
 use crate::live::inbox::{Inbox, News};
 use crate::live::session::RETRY_AFTER;
-use crate::live::{Close, Command, Join, Live, Session};
+use crate::live::{Close, Command, Join, Live, Refused, Session};
 
 /// How often a comment is written, so that nobody between takes the stream for dead (API).
 const HEARTBEAT: Duration = Duration::from_secs(15);
-
-/// Where a client goes on.
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Tells nginx and its kin not to gather what is written.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -88,8 +86,7 @@ async fn events(
     }
     let now = sockets.clock.timestamp();
     let speaker = sockets.doorkeeper.speaker(&headers, conversation, now)?;
-    let place = parts.headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()).map(place);
-    let place = place.transpose()?;
+    let place = place(&parts.headers)?;
     let flow = Flow::new(streams, (headers, speaker), conversation, place, after);
     let body = stream::unfold(flow, |mut flow| async move {
         let chunk = flow.next().await?;
@@ -101,19 +98,6 @@ async fn events(
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     Ok(response)
-}
-
-/// Where the last event was. What is no place must not be taken for the end.
-fn place(id: &HeaderValue) -> Result<(String, u64), Problem> {
-    id.to_str().ok().and_then(place_of).ok_or_else(|| {
-        Problem::new(Code::BadRequest, "Last-Event-ID must be the id of an event: epoch:seq.")
-    })
-}
-
-/// The epoch and seq of an event's id.
-fn place_of(text: &str) -> Option<(String, u64)> {
-    let (epoch, seq) = text.rsplit_once(':')?;
-    Some((epoch.to_owned(), seq.parse().ok()?))
 }
 
 /// One stream.
@@ -199,7 +183,9 @@ impl Flow {
         };
         let head = match found {
             Ok(Some(head)) => head.max(sockets.hub.head(self.conversation).unwrap_or(0)),
-            Ok(None) => return self.end("not_found", "There is no such conversation."),
+            Ok(None) => {
+                return self.end("conversation_not_found", "There is no such conversation.");
+            }
             Err(_) => return self.end("unavailable", "Whether it can be read is not known now."),
         };
         let (epoch, watermark) = match self.place.take() {
@@ -339,8 +325,12 @@ impl Flow {
                     self.tell("replayGone", &gone);
                     self.has_ended = true;
                 }
-                Command::Refuse { .. } => {
-                    self.end("invalid_watermark", "Nobody can have read that far.");
+                Command::Refuse { code: Refused::WatermarkAhead { head } } => {
+                    let details = json!({ "headSeq": head });
+                    self.end_with("invalid_watermark", "Nobody can have read that far.", details);
+                }
+                Command::Refuse { code: Refused::Draining } => {
+                    self.end("unavailable", "The server is on its way out.");
                 }
                 // Neither is told to who does not know gaps: the session closes instead.
                 Command::Gap { .. } | Command::Close(Close::TryLater { .. }) => {
@@ -369,12 +359,21 @@ impl Flow {
 
     /// Says why, when to come back, and ends.
     fn end(&mut self, code: &str, message: &str) {
+        self.end_with(code, message, json!({}));
+    }
+
+    /// The same with more fields.
+    fn end_with(&mut self, code: &str, message: &str, mut data: serde_json::Value) {
         if self.has_ended {
             return;
         }
         self.has_ended = true;
         let retry = self.retry().as_millis();
-        let data = json!({ "code": code, "message": message, "retryAfterMs": retry });
+        for (name, value) in
+            [("code", json!(code)), ("message", json!(message)), ("retryAfterMs", json!(retry))]
+        {
+            data[name] = value;
+        }
         self.out.push_back(Bytes::from(format!("retry: {retry}\nevent: error\ndata: {data}\n\n")));
     }
 
@@ -383,18 +382,5 @@ impl Flow {
         let base = self.streams.sockets.retry_base;
         let span = u64::try_from(base.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
         base + Duration::from_millis(self.streams.sockets.dice.draw() % span)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_is_read_from_the_last_colon() {
-        assert_eq!(place_of("ab12:7"), Some(("ab12".to_owned(), 7)));
-        for text in ["", "7", "ab12:", "ab12:-1", "ab12:x"] {
-            assert_eq!(place_of(text), None, "{text}");
-        }
     }
 }

@@ -1,5 +1,5 @@
 //! Pure: the frames of a socket, read and written, in JSON and MessagePack.
-//! Promises that what cannot be read is told apart: not of this format, or not a frame.
+//! Promises that what is not of the connection's format is told.
 //! Does not know the state of a connection.
 
 use std::time::Duration;
@@ -16,29 +16,6 @@ use crate::live::frame::{Content, Format, Frame};
 
 /// Deepest nesting of a MessagePack frame: that of data, and what is around it.
 const DEPTH_MAX: usize = 48;
-
-/// A frame from a client, as far as it is read here. Unknown fields are ignored.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Incoming {
-    pub(super) frame: String,
-    #[serde(default)]
-    pub(super) conversation_id: Option<String>,
-    #[serde(default)]
-    pub(super) watermark: Option<serde_json::Value>,
-    #[serde(default)]
-    pub(super) epoch: Option<String>,
-    #[serde(default)]
-    pub(super) token: Option<String>,
-    #[serde(default)]
-    pub(super) capabilities: Option<Vec<String>>,
-    #[serde(default)]
-    pub(super) client_id: Option<String>,
-    #[serde(default)]
-    pub(super) is_typing: Option<bool>,
-    #[serde(default)]
-    pub(super) nonce: Option<serde_json::Value>,
-}
 
 /// The subprotocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,6 +256,7 @@ pub(super) fn time(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::incoming::Incoming;
     use super::*;
 
     #[test]

@@ -10,7 +10,9 @@ use serde_json::json;
 
 use super::Sockets;
 use super::desk::{Done, limits, watermark};
-use super::frame::{Code, Fault, Incoming, time};
+use super::early::Joining;
+use super::frame::{Code, Fault, time};
+use super::incoming::Incoming;
 use super::joined::{Joined, LOOK_AGAIN};
 use super::talk::{End, Talk};
 use crate::admission::Source;
@@ -92,7 +94,7 @@ impl Talk {
         }
         self.note_capabilities(frame);
         self.joins += 1;
-        self.joining.insert(conversation, self.joins);
+        self.joining.insert(conversation, Joining::new(self.joins));
         let (number, epoch, has_gaps) = (self.joins, frame.epoch.clone(), self.has_gaps);
         let wish = Wish { number, conversation, watermark, epoch, has_gaps };
         let membership = self.sockets.hub.join(conversation, &self.inbox);
@@ -125,7 +127,7 @@ impl Talk {
         let Looked { wish, membership, found, place } = looked;
         let conversation = wish.conversation;
         // It was left meanwhile.
-        if self.joining.get(&conversation) != Some(&wish.number) {
+        if self.joining.get(&conversation).is_none_or(|one| one.number != wish.number) {
             return Ok(());
         }
         let found = match found {
@@ -141,15 +143,16 @@ impl Talk {
                 if !was_waiting {
                     self.say(&fault);
                 }
+                self.refuse_early_sends(conversation, &fault);
                 self.look(wish, membership, Some(place));
                 return Ok(());
             }
         };
-        self.joining.remove(&conversation);
+        let Some(joining) = self.joining.remove(&conversation) else { return Ok(()) };
         let Some(found) = found else {
             let fault = Fault::new(Code::ConversationNotFound, "There is no such conversation.");
             self.say(&fault.of(conversation));
-            return Ok(());
+            return self.deal_with_early(conversation, joining);
         };
         // Read again: what was told since then went past, because there was no session yet.
         let head = found.max(self.sockets.hub.head(conversation).unwrap_or(0));
@@ -169,17 +172,17 @@ impl Talk {
         );
         self.carry_out(conversation, commands)?;
         self.whisper(conversation, Said::Presence { is_there: true });
-        Ok(())
+        self.deal_with_early(conversation, joining)
     }
 
     /// The waiting room is full. Who has joined something else keeps that.
     fn refuse_to_wait(&mut self, conversation: ConversationId, fault: Fault) -> Result<(), End> {
-        self.joining.remove(&conversation);
+        let joining = self.joining.remove(&conversation);
         if self.joined.is_empty() && self.joining.is_empty() {
             return Err(End::Close(1013, fault));
         }
         self.say(&fault);
-        Ok(())
+        joining.map_or(Ok(()), |joining| self.deal_with_early(conversation, joining))
     }
 
     pub(super) fn welcome(&mut self, conversation: ConversationId, head: u64) {

@@ -2,9 +2,11 @@
 //! Promises that a page is read only for somebody who may still read it.
 //! Does not decide what is owed; `live::session` does.
 
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -70,9 +72,8 @@ impl Talk {
 
     pub(super) fn on_whisper(&mut self, whisper: &Whisper) {
         let user = self.credential.as_ref().and_then(|held| held.speaker.user());
-        // Nobody is told of himself.
         if !self.joined.contains_key(&whisper.conversation)
-            || (user.is_some() && user == whisper.user.as_deref())
+            || whisper.is_of(user.as_deref(), self.number)
         {
             return;
         }
@@ -197,10 +198,7 @@ impl Talk {
                     self.say(&fault);
                 }
                 Command::Refuse { code: Refused::WatermarkAhead { head } } => {
-                    let fault = Fault::new(Code::InvalidWatermark, "Nobody can have read that far.")
-                        .of(conversation)
-                        .with(json!({ "headSeq": head }));
-                    self.say(&fault);
+                    self.say(&ahead(conversation, head));
                 }
                 Command::Refuse { code: Refused::Draining } => {
                     let fault = Fault::new(Code::Unavailable, "The server is on its way out.");
@@ -226,10 +224,19 @@ impl Talk {
         let reader = Reader::of(&held.speaker.tenant, Source::Socket);
         let history = self.sockets.history.clone();
         self.under_way.spawn(async move {
-            Done::Paged(conversation, page(&history, reader, conversation, (after, limit)).await)
+            let reading = page(&history, reader, conversation, (after, limit));
+            // The session waits for exactly one answer to each fetch.
+            let paged = whole(reading, || Err((Cause::Pressure, false))).await;
+            Done::Paged(conversation, paged)
         });
         Ok(())
     }
+}
+
+/// What the work gives, or this when it panics: nobody may wait for what will not come.
+pub(super) async fn whole<T>(work: impl Future<Output = T>, fallen: impl FnOnce() -> T) -> T {
+    // What it panicked in is dropped with it.
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_panic| fallen())
 }
 
 /// A page for a session: from memory, else from Postgres. An error says why, and whether the conversation is not there.
@@ -271,6 +278,13 @@ fn framed(item: Item) -> (u64, Frame) {
     (seq, Frame::new(content))
 }
 
+/// The answer to a watermark above the head.
+pub(super) fn ahead(conversation: ConversationId, head: u64) -> Fault {
+    Fault::new(Code::InvalidWatermark, "Nobody can have read that far.")
+        .of(conversation)
+        .with(json!({ "headSeq": head }))
+}
+
 fn unavailable() -> Fault {
     Fault::new(Code::ReplayUnavailable, "A part of the history cannot be read now; it comes later.")
 }
@@ -286,3 +300,14 @@ pub(in crate::api) const fn name(cause: Cause) -> &'static str {
 
 /// How long an undecided join waits before it is looked at again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_panics_ends_at_once_with_what_stands_for_it() {
+        assert_eq!(whole(async { 1 }, || 2).await, 1);
+        assert_eq!(whole(async { panic!("oh") }, || 2).await, 2);
+    }
+}

@@ -7,7 +7,9 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::desk::Done;
-use super::frame::{Code, Fault, Incoming, time};
+use super::frame::{Code, Fault, time};
+use super::incoming::Incoming;
+use super::joined::whole;
 use super::talk::Talk;
 use crate::admission::Source;
 use crate::api::messages::SEND_DEADLINE;
@@ -84,7 +86,8 @@ impl Talk {
         let deadline = self.sockets.clock.now() + SEND_DEADLINE;
         self.own.insert(id, client_id.clone());
         self.under_way.spawn(async move {
-            let verdicts = ingest.append(place, vec![draft], origin, deadline).await;
+            let appending = ingest.append(place, vec![draft], origin, deadline);
+            let verdicts = whole(appending, || Err(ingest::Error::Cold)).await;
             let outcome =
                 verdicts.and_then(|all| all.into_iter().next().ok_or(ingest::Error::Cold));
             Done::Sent(Sent { conversation, client_id, id, outcome })

@@ -3,8 +3,7 @@
 //! Does not decide what a conversation is owed; its session does.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::future::ready;
-use std::pin::pin;
+use std::future::{poll_fn, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +20,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tracing::debug;
 
 use super::desk::Done;
+use super::early::Joining;
 use super::frame::{Code, Fault, Protocol};
 use super::joined::Joined;
 use super::{Credential, Sockets};
@@ -48,6 +48,9 @@ const WRITE_MAX: Duration = Duration::from_secs(10);
 /// How long the other end may take to answer a close.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
+/// The same for one that has not read what was written before: it is not waited for.
+const STUCK_CLOSE_MAX: Duration = Duration::from_millis(250);
+
 /// How long it may take to say that a connection has left its conversations.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
@@ -67,14 +70,16 @@ pub(super) enum End {
 /// The talk with one client.
 pub(super) struct Talk {
     pub(super) sockets: Arc<Sockets>,
+    /// By which it knows its own whispers, among the connections of all nodes.
+    pub(super) number: u64,
     socket: WebSocketStream<TokioIo<Upgraded>>,
     pub(super) protocol: Protocol,
     pub(super) credential: Option<Credential>,
     pub(super) inbox: Inbox,
     /// Boxed, because a node of the tree has room for eleven, and most connections have one.
     pub(super) joined: BTreeMap<ConversationId, Box<Joined>>,
-    /// Joins that are not decided yet, by the number of the wish.
-    pub(super) joining: HashMap<ConversationId, u64>,
+    /// Joins that are not decided yet.
+    pub(super) joining: HashMap<ConversationId, Joining>,
     /// How many joins were wished.
     pub(super) joins: u64,
     /// Sends, joins and pages under way. Each is a task of its own, because a task may hold one permit at most.
@@ -87,6 +92,8 @@ pub(super) struct Talk {
     pub(super) said_hello: bool,
     /// Whether the client knows what a gap is.
     pub(super) has_gaps: bool,
+    /// Whether something is being written that the other end has not taken yet.
+    is_stuck: bool,
     times: Times,
 }
 
@@ -109,6 +116,7 @@ impl Talk {
         let now = sockets.clock.now();
         let times = Times { began: now, heard: now, heartbeat: now + HEARTBEAT, leaves: None };
         Self {
+            number: sockets.dice.draw(),
             sockets,
             socket,
             protocol: protocol.unwrap_or(Protocol::Json),
@@ -123,6 +131,7 @@ impl Talk {
             rate: Bucket::new(FRAMES_PER_SECOND, FRAMES_BURST, now),
             said_hello: false,
             has_gaps: false,
+            is_stuck: false,
             times,
         }
     }
@@ -135,7 +144,7 @@ impl Talk {
                 Ok(()) => {}
                 Err(end) => break end,
             }
-            if let Err(end) = self.flush().await {
+            if let Err(end) = self.flush(&mut seat, &mut revoked).await {
                 break end;
             }
         };
@@ -242,11 +251,8 @@ impl Talk {
     }
 
     fn on_wake(&mut self) -> Result<(), End> {
+        self.look_at_limits()?;
         let now = self.sockets.clock.now();
-        if self.times.leaves.is_some_and(|at| now >= at) {
-            let fault = Fault::new(Code::Unavailable, "The server is on its way out.");
-            return Err(End::Close(1012, fault.after(self.wait())));
-        }
         if !self.said_hello && now >= self.times.began + HELLO_MAX {
             let fault = Fault::new(Code::NoSession, "No hello came within 10 s.");
             return Err(End::Close(4408, fault));
@@ -255,15 +261,21 @@ impl Talk {
             let fault = Fault::new(Code::NoSession, "Nothing was heard for 60 s.");
             return Err(End::Close(4408, fault));
         }
-        if self.has_expired() {
-            return Err(self.without_access());
-        }
         if now >= self.times.heartbeat {
             self.times.heartbeat = now + HEARTBEAT;
             self.look_for_lost()?;
             self.beat();
         }
         self.wake_sessions(now)
+    }
+
+    /// What ends it whatever it is doing: its turn to leave, and the end of its token.
+    fn look_at_limits(&self) -> Result<(), End> {
+        if self.times.leaves.is_some_and(|at| self.sockets.clock.now() >= at) {
+            let fault = Fault::new(Code::Unavailable, "The server is on its way out.");
+            return Err(End::Close(1012, fault.after(self.wait())));
+        }
+        if self.has_expired() { Err(self.without_access()) } else { Ok(()) }
     }
 
     /// Leaves within the window, at a time of its own.
@@ -291,27 +303,49 @@ impl Talk {
         }
     }
 
-    /// Writes what waits. A reader who does not take it in time is too slow.
-    async fn flush(&mut self) -> Result<(), End> {
+    /// Writes what waits. Who does not take it in time is too slow; a stop and the end of access do not wait for him.
+    async fn flush(
+        &mut self,
+        seat: &mut Seat,
+        revoked: &mut watch::Receiver<u64>,
+    ) -> Result<(), End> {
         if self.out.is_empty() {
             return Ok(());
         }
-        let out = std::mem::take(&mut self.out);
-        let written = write(&mut self.socket, out, &self.inbox).await;
-        written.map_err(|why| match why {
-            Unwritten::Broken => End::Gone,
-            Unwritten::Slow => {
-                let fault = Fault::new(Code::SlowConsumer, "What is written is not read.");
-                End::Close(4503, fault.after(self.wait()))
+        let deadline = self.sockets.clock.now() + WRITE_MAX;
+        self.is_stuck = true;
+        loop {
+            let leaves = self.times.leaves;
+            let wake = leaves.into_iter().chain(self.expires()).fold(deadline, Instant::min);
+            tokio::select! {
+                written = write(&mut self.socket, &mut self.out) => match written {
+                    Ok(()) => break,
+                    Err(_broken) => return Err(End::Gone),
+                },
+                () = seat.dismissed(), if leaves.is_none() => self.drain(),
+                Ok(()) = revoked.changed() => self.look_at_access()?,
+                () = self.inbox.filled() => if self.inbox.has_overflowed() {
+                    return Err(self.too_slow());
+                },
+                () = sleep_until(wake.into()) => self.look_at_limits()?,
             }
-        })?;
+            if self.sockets.clock.now() >= deadline {
+                return Err(self.too_slow());
+            }
+        }
+        self.is_stuck = false;
         // What came meanwhile told of itself to that wait, not to the next one.
         self.on_news()
     }
 
+    fn too_slow(&self) -> End {
+        let fault = Fault::new(Code::SlowConsumer, "What is written is not read.");
+        End::Close(4503, fault.after(self.wait()))
+    }
+
     /// Says why, closes, and waits a little for the other end to do the same.
     async fn close(&mut self, code: u16, fault: &Fault) {
-        let last = self.protocol.encode(fault);
+        let (last, patience) = (self.protocol.encode(fault), patience(self.is_stuck, code));
         let frame = CloseFrame { code: code.into(), reason: fault.reason().into() };
         // Sends under way are answered before the connection goes. Nobody waits for joins and pages any more.
         let answering = async {
@@ -325,14 +359,14 @@ impl Talk {
             }
             Ok::<(), Error>(())
         };
-        drop(timeout(CLOSE_MAX, answering).await);
+        drop(timeout(patience, answering).await);
         let closing = async {
             self.socket.feed(last).await?;
             self.socket.close(Some(frame)).await?;
             while let Some(Ok(_)) = self.socket.next().await {}
             Ok::<(), Error>(())
         };
-        drop(timeout(CLOSE_MAX, closing).await);
+        drop(timeout(patience, closing).await);
     }
 
     /// A wait that is named in an answer: between once and twice the base.
@@ -343,35 +377,41 @@ impl Talk {
     }
 }
 
-/// Why something could not be written.
-enum Unwritten {
-    Broken,
-    Slow,
+/// How long a close may take. Who is closed for being slow is given the time to read why.
+const fn patience(is_stuck: bool, code: u16) -> Duration {
+    if is_stuck && code != 4503 { STUCK_CLOSE_MAX } else { CLOSE_MAX }
 }
 
-/// Writes all of it. Who does not take it in time, or lets the inbox run over meanwhile, is too slow.
+/// Writes all of it.
+///
+/// Cancel safe: a message is in the queue until the socket has taken all of it over.
 async fn write(
     socket: &mut WebSocketStream<TokioIo<Upgraded>>,
-    out: VecDeque<Message>,
-    inbox: &Inbox,
-) -> Result<(), Unwritten> {
-    let writing = async {
-        for message in out {
-            socket.feed(message).await?;
+    out: &mut VecDeque<Message>,
+) -> Result<(), Error> {
+    while !out.is_empty() {
+        poll_fn(|context| socket.poll_ready_unpin(context)).await?;
+        if let Some(message) = out.pop_front() {
+            socket.start_send_unpin(message)?;
         }
-        socket.flush().await
-    };
-    let mut writing = pin!(timeout(WRITE_MAX, writing));
-    loop {
-        tokio::select! {
-            written = &mut writing => return match written {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) => Err(Unwritten::Broken),
-                Err(_) => Err(Unwritten::Slow),
-            },
-            () = inbox.filled() => if inbox.has_overflowed() {
-                return Err(Unwritten::Slow);
-            },
+    }
+    socket.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_behind_is_not_waited_for_but_to_hear_that_he_is() {
+        for (is_stuck, code, wanted) in [
+            (false, 1012, CLOSE_MAX),
+            (false, 4503, CLOSE_MAX),
+            (true, 4503, CLOSE_MAX),
+            (true, 1012, STUCK_CLOSE_MAX),
+            (true, 4403, STUCK_CLOSE_MAX),
+        ] {
+            assert_eq!(patience(is_stuck, code), wanted, "{is_stuck} {code}");
         }
     }
 }

@@ -56,5 +56,47 @@ async fn a_tail_prints_each_event_once_over_a_restart_and_ends_when_interrupted(
     let refused = run(&["tail", "--url", &url, "--conversation", &id], &without).await;
     refused.assert_code(4);
     run(&["tail", "--url", &url, "--conversation", &id], &[]).await.assert_code(1);
+    let unread =
+        run(&["tail", "--url", &url, "--conversation", &id], &[("FOREBAY_TOKEN", "x")]).await;
+    unread.assert_code(1);
+    assert!(
+        unread.stderr.contains(&format!("{address}: the server does not accept")),
+        "{unread:?}"
+    );
+    std::fs::write(&file, "junk").unwrap();
+    let junk = run(&arguments, &own).await;
+    junk.assert_code(1);
+    assert!(junk.stderr.contains(file.to_str().unwrap()), "{junk:?}");
     server.stop().await;
+    let mut child = forebay(&["tail", "--url", &url, "--conversation", &id], &own).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    loop {
+        let line = timeout(PATIENCE, lines.next_line()).await.expect("in time").unwrap().unwrap();
+        if line.contains("connecting again") {
+            assert!(line.contains(&address), "{line}");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tail_of_no_server_is_a_mistake_that_is_named() {
+    let id = "cnv_01a229b3c5b57024a4d446fa92423d97";
+    for (url, why) in [
+        ("127.0.0.1:8080", "http://"),
+        ("https://example.org", "http://"),
+        ("http://", "host"),
+        ("http://ann:hush@127.0.0.1:8080", "credentials"),
+        ("http://127.0.0.1:8080/path", "path"),
+    ] {
+        let token = [("FOREBAY_TOKEN", "x")];
+        let ended = run(&["tail", "--url", url, "--conversation", id], &token).await;
+        ended.assert_code(64);
+        assert!(ended.stderr.contains("--url") && ended.stderr.contains(why), "{ended:?}");
+        assert!(!ended.stderr.contains("hush"), "{ended:?}");
+    }
+    let help = run(&["tail", "--help"], &[]).await.stdout;
+    // However its lines are broken.
+    let words: Vec<&str> = help.split_whitespace().collect();
+    assert!(words.join(" ").contains("ended, whatever --after says"), "{help}");
 }

@@ -10,7 +10,7 @@ use crate::world::client::Client;
 use crate::world::{WISH, World, eventually};
 
 /// The smallest memory that can be configured, in one partition.
-const FORGETFUL: [(&str, &str); 4] = [
+pub const FORGETFUL: [(&str, &str); 4] = [
     ("FOREBAY_PARTITIONS", "1"),
     ("FOREBAY_HEADS_MAX", "64"),
     ("FOREBAY_KEYS_MAX", "64"),
@@ -18,7 +18,7 @@ const FORGETFUL: [(&str, &str); 4] = [
 ];
 
 /// Opens conversations until memory has forgotten this one.
-async fn make_forget(world: &World, server: &Server, tenant: &Client, known: ConversationId) {
+pub async fn make_forget(world: &World, server: &Server, tenant: &Client, known: ConversationId) {
     world.projected(server).await;
     eventually("the conversation is forgotten", async || {
         tenant.open().await;

@@ -9,6 +9,9 @@ use super::{Socket, key_of};
 use crate::world::World;
 use crate::world::client::Client;
 
+/// What the answer says to what is no id.
+const NO_ID: &str = "The conversationId is no id: it is cnv_ and 32 hex digits.";
+
 #[tokio::test]
 async fn what_is_wrong_is_answered_and_the_connection_stays() {
     let world = World::new().await;
@@ -37,7 +40,7 @@ async fn what_is_wrong_is_answered_and_the_connection_stays() {
         (json!({"frame": "sync", "watermark": "7"}), 1003),
         (json!({"frame": "sync", "watermark": 1.5}), 1003),
         (json!({"frame": "join", "conversationId": foreign}), 4001),
-        (json!({"frame": "join", "conversationId": "cnv_no"}), 4001),
+        (json!({"frame": "join", "conversationId": "cnv_no"}), 1000),
         (json!({"frame": "message", "text": "no key"}), 1004),
         (json!({"frame": "message", "clientId": "has space", "text": "x"}), 1004),
         (json!({"frame": "message", "clientId": "empty"}), 1004),
@@ -48,10 +51,25 @@ async fn what_is_wrong_is_answered_and_the_connection_stays() {
         let error = socket.expect("error").await;
         assert_eq!(error["number"], number, "{frame}: {error}");
     }
-    socket.send(Message::text("{\"frame\": ")).await;
-    assert_eq!(socket.expect("error").await["number"], 1000);
+    for (text, wanted) in [
+        ("{\"frame\": ", "This is no frame: it is not JSON."),
+        ("[\"ping\"]", "This is no frame: it is not an object."),
+        ("7", "This is no frame: it is not an object."),
+        ("{\"frame\": 7}", "The field frame must be a string."),
+        ("{\"frame\": \"auth\", \"token\": []}", "The field token must be a string."),
+        ("{\"frame\": \"typing\", \"isTyping\": 1}", "The field isTyping must be true or false."),
+        ("{\"frame\": \"join\", \"conversationId\": \"cnv_no\"}", NO_ID),
+    ] {
+        socket.send(Message::text(text)).await;
+        let error = socket.expect("error").await;
+        assert_eq!((&error["number"], &error["message"]), (&json!(1000), &json!(wanted)), "{text}");
+    }
     socket.send(Message::binary(vec![1, 2, 3])).await;
     assert_eq!(socket.expect("error").await["number"], 1000);
+    // Nobody can have read beyond the head.
+    socket.say(json!({"frame": "read", "watermark": 99})).await;
+    let ahead = socket.expect("error").await;
+    assert_eq!((&ahead["number"], &ahead["details"]["headSeq"]), (&json!(1003), &json!(1)));
     let large = json!({"frame": "message", "clientId": "large", "text": "x".repeat(140_000)});
     socket.say(large).await;
     assert_eq!(socket.expect("error").await["number"], 3001);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay::client::keep::InFile;
-use forebay::client::{self, Events, Handle, Settings, Start, State, Stopped, Told};
+use forebay::client::{self, Events, Handle, Server, Settings, Start, State, Stopped, Told};
 use forebay::event::ConversationId;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -66,7 +66,7 @@ impl Wire {
 
 fn settings(address: SocketAddr, token: &str, conversation: ConversationId) -> Settings {
     Settings {
-        url: format!("http://{address}"),
+        server: Server::parse(&format!("http://{address}")).unwrap(),
         token: token.to_owned(),
         conversation,
         start: Start::After(0),
@@ -86,7 +86,7 @@ async fn until(events: &mut Events, wanted: fn(&State) -> bool) -> Vec<u64> {
             Told::State(state) if wanted(&state) => return seqs,
             Told::State(_) => {}
             Told::Event { seq, .. } => seqs.push(seq),
-            Told::Reset => panic!("it is the same log"),
+            Told::Reset | Told::Rewound { .. } => panic!("it is the same log"),
         }
     }
 }
@@ -172,6 +172,33 @@ async fn a_kept_watermark_is_gone_on_from_and_never_ahead_of_what_was_dealt_with
     let (_handle, mut events) = open();
     let live = until(&mut events, |state| matches!(state, State::Live { watermark: 3 })).await;
     assert!(live.is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_is_ahead_of_everything_goes_on_at_the_head_and_says_so() {
+    let world = World::new().await;
+    let server = world.serve(&[]).await;
+    let tenant = Client::tenant(&server).await;
+    let conversation = tenant.open().await;
+    let start = Start::After(99);
+    let settings = Settings { start, ..settings(server.address, tenant.bearer(), conversation) };
+    let (_handle, mut events) = client::open(settings, world.clock.clone(), 7).unwrap();
+    let mut rewound = Vec::new();
+    loop {
+        match next(&mut events).await {
+            Told::Rewound { watermark, head } => rewound.push((watermark, head)),
+            Told::State(State::Live { watermark }) => {
+                assert_eq!(watermark, 1);
+                break;
+            }
+            Told::State(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(rewound, [(99, 1)]);
+    tenant.say(conversation, "2").await;
+    assert_eq!(seqs_to(&mut events, 2).await, [2]);
     server.stop().await;
 }
 

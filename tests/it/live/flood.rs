@@ -99,6 +99,39 @@ async fn who_does_not_read_is_dropped_and_nobody_else_waits() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_read_is_not_waited_for_when_access_ends() {
+    let world = World::new().await;
+    let server = world.serve(&[]).await;
+    let tenant = Client::tenant(&server).await;
+    let (key, text) = (key_of(&tenant), "x".repeat(60_000));
+    let conversation = tenant.open().await;
+    let slow = stalled(&server, &key, conversation).await;
+    // So many fill the kernel's buffers and the inbox.
+    let mut count = 0;
+    while server.hub.count() > 0 {
+        tenant.say(conversation, &text).await;
+        count += 1;
+        assert!(count < 300);
+    }
+    drop(slow);
+    let _slow = stalled(&server, &key, conversation).await;
+    // Not so many that the inbox runs over, and enough that a write is under way.
+    for _ in 0..count - 8 {
+        tenant.say(conversation, &text).await;
+    }
+    assert_eq!(server.hub.count(), 1, "it is there, and behind");
+    let id = crate::world::client::tenant_of(&server, &tenant);
+    let suspend = json!({"status": "suspended"});
+    let begun = Instant::now();
+    let path = format!("/v1/tenants/{id}");
+    assert_eq!(Client::operator(&server).patch(&path, suspend).await.status, 200);
+    crate::world::eventually("it is closed", async || server.hub.count() == 0).await;
+    // A write may take 10 s.
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    server.stop().await;
+}
+
 /// All on one thread: whatever the server does for the flood, the others wait for.
 #[tokio::test]
 async fn a_flood_of_pings_delays_nobody() {

@@ -152,6 +152,17 @@ async fn users_see_each_other_type_read_come_and_go_on_both_nodes() {
     bob.expect("ack").await;
     let event = ann.expect("event").await;
     assert_eq!((&event["text"], &event["sender"]["id"]), (&json!("over the log"), &json!("bob")));
+    // Whoever has no name hears others without a name, and not himself.
+    let (mut first, _) = Socket::joined(&one, tenant.bearer(), conversation, None).await;
+    first.expect("replayComplete").await;
+    let (mut second, _) = Socket::joined(&two, tenant.bearer(), conversation, None).await;
+    second.expect("replayComplete").await;
+    first.say(json!({"frame": "typing"})).await;
+    assert_eq!(second.expect("typing").await["sender"], Value::Null);
+    second.say(json!({"frame": "read", "watermark": 2})).await;
+    assert_eq!(first.expect("read").await["watermark"], 2);
+    assert_eq!(ann.expect("typing").await["isTyping"], true);
+    assert_eq!(ann.expect("read").await["watermark"], 2);
     drop(bob);
     assert_eq!(ann.expect("presence").await["state"], "left");
     two.stop().await;

@@ -101,6 +101,9 @@ async fn who_may_not_read_is_told_in_http() {
     tenant.as_bearer(&token).get(&path).await.assert_problem(403, "forbidden");
     let other = Client::tenant(&server).await;
     let text = other.get(&path).await;
-    assert!(text.text().contains("\"code\":\"not_found\""), "{text:?}");
+    assert!(text.text().contains("{\"code\":\"conversation_not_found\","), "{text:?}");
+    let text = tenant.get(&format!("{path}?after=99")).await;
+    let said = text.text();
+    assert!(said.contains("{\"code\":\"invalid_watermark\",\"headSeq\":1,"), "{said:?}");
     server.stop().await;
 }
