@@ -3,7 +3,6 @@
 //! Does not know SQL, subjects or policies; it turns requests into calls of flows and their answers into statuses.
 
 mod access;
-mod conversations;
 mod deliveries;
 mod directory;
 mod docs;
@@ -43,10 +42,10 @@ pub use probes::Render;
 
 use access::Doorkeeper;
 use access::issue::{self, Issuer};
-use conversations::Conversations;
 use deliveries::Counter;
 use deliveries::inbound::Inbox;
 use directory::{Desk, channels, tenants};
+use messages::conversations::{self, Conversations};
 use messages::{Pages, Sends};
 use probes::{Probes, Status};
 use problem::{Code, Problem};

@@ -8,11 +8,12 @@ pub mod lineup;
 pub mod live;
 pub mod machine;
 pub mod pool;
-pub mod raw;
 pub mod reference;
 pub mod report;
 pub mod rows;
 pub mod send;
+
+pub use reference::raw;
 
 use crate::lifecycle::Failure;
 use crate::{load, sandbox, store};

@@ -3,6 +3,7 @@
 //! Does not check content and does not put history together; ingest and history do.
 
 pub(super) mod body;
+pub(super) mod conversations;
 pub(super) mod refusal;
 
 use std::sync::Arc;

@@ -2,6 +2,8 @@
 //! Promises the same HTTP work for each: an accept loop with header timeout, JSON in and out, the id derived from the key.
 //! Does not check credentials, quotas or limits and keeps seqs in memory, which is to the references' advantage.
 
+pub mod raw;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -42,3 +42,38 @@ impl Reader<'_> {
         parsed.unwrap_or(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    fn problems(settings: &[(&str, &str)]) -> Vec<&'static str> {
+        let base = [
+            ("DATABASE_URL", "postgres://h/d"),
+            ("FOREBAY_ADMIN_TOKEN", "a-long-enough-operator-token"),
+        ];
+        let find = |name: &str| {
+            let set = settings.iter().chain(&base).find(|(set, _)| *set == name);
+            set.map(|(_, value)| (*value).to_owned())
+        };
+        Config::read(&find).map_or_else(
+            |problems| problems.0.into_iter().map(|problem| problem.name).collect(),
+            |_config| Vec::new(),
+        )
+    }
+
+    #[test]
+    fn settings_out_of_their_bounds_are_named() {
+        assert!(problems(&[("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8,hooks.internal:80")]).is_empty());
+        assert!(problems(&[("FOREBAY_DELIVER", "off")]).is_empty());
+        for (name, value) in [
+            ("FOREBAY_DELIVER", "maybe"),
+            ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/33"),
+            ("DELIVERY_TIMEOUT_MS", "99"),
+            ("DELIVERY_CONNECT_TIMEOUT_MS", "16000"),
+            ("DELIVERY_SLOTS_BULK", "0"),
+        ] {
+            assert_eq!(problems(&[(name, value)]), [name], "{value}");
+        }
+    }
+}

@@ -182,7 +182,8 @@ impl Hub {
             let conversation = outcome.conversation;
             let Some(listeners) = members.get(&conversation) else { continue };
             let said = Said::Delivery(Box::new(outcome.clone()));
-            let whisper = Arc::new(Whisper { conversation, user: None, said });
+            let (user, connection) = (None, None);
+            let whisper = Arc::new(Whisper { conversation, user, connection, said });
             for inbox in listeners.values() {
                 inbox.push(Notice { conversation, news: News::Whisper(Arc::clone(&whisper)) });
             }

@@ -1,5 +1,6 @@
 //! Backlogs: a subject for each channel that is diverted, read in order by batched direct get and purged from the front.
-//! Promises pages in order and without a gap. Does not know what the messages mean or who may read them.
+//! Promises pages in order and without a gap.
+//! Does not know what the messages mean or who may read them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -153,7 +153,7 @@ async fn two_nodes_deliver_each_message_and_a_channel_hears_only_what_it_asked_f
     stage.comes_to("all", 43).await;
     stage.comes_to("linked", 21).await;
     stage.comes_to("closed", 1).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    stage.world.projected(&stage.server).await;
     let counts = ["all", "linked", "closed"].map(|name| stage.receiver.count(name));
     assert_eq!(counts, [43, 21, 1], "nothing comes twice while nothing fails");
     other.stop().await;

@@ -134,3 +134,54 @@ const fn why(why: Why) -> &'static str {
         Why::Leftover => "leftover",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::directory::{ChannelSecret, NewChannel};
+    use crate::event::{ChannelId, NodeId, TenantId};
+
+    fn channel(fields: &serde_json::Value, status: ChannelStatus) -> Channel {
+        let mut body = json!({"name": "n", "url": "https://example.com/"});
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let settings = serde_json::from_value::<NewChannel>(body).unwrap().checked().unwrap();
+        let (tenant, id) = (TenantId::derive([1; 16]), ChannelId::derive([1; 16]));
+        let secret = ChannelSecret::from_random([1; 32]);
+        Channel { status, ..Channel::new(tenant, id, settings, secret, Timestamp::default()) }
+    }
+
+    #[test]
+    fn the_state_says_what_happens_to_the_next_delivery() {
+        let busy = Entry::divert(NodeId::derive([1; 16]), Why::Busy, Timestamp::default());
+        let open = busy.clone().trip(Why::Failures, Timestamp::default());
+        let later = Timestamp::default().plus(Duration::from_mins(1));
+        let half = open.clone().probe(later).unwrap();
+        let (plain, ordered) = (json!({}), json!({"ordered": true}));
+        for (fields, status, entry, expected) in [
+            (&plain, ChannelStatus::Active, None, "closed"),
+            (&plain, ChannelStatus::Active, Some(&busy), "demoted"),
+            (&ordered, ChannelStatus::Active, Some(&busy), "closed"),
+            (&plain, ChannelStatus::Active, Some(&open), "open"),
+            (&plain, ChannelStatus::Active, Some(&half), "half_open"),
+            (&plain, ChannelStatus::Paused, Some(&open), "paused"),
+            (&plain, ChannelStatus::Paused, None, "paused"),
+        ] {
+            assert_eq!(state(&channel(fields, status), entry), expected);
+        }
+    }
+
+    #[test]
+    fn a_backlog_counts_as_demoted_or_parked_by_what_happens_to_it() {
+        let channel = channel(&json!({}), ChannelStatus::Paused);
+        let parked = Standing::of(&channel, None, Some((1, 7, 2)));
+        assert_eq!((parked.demoted, parked.parked, parked.retrying), (Some(0), Some(7), Some(2)));
+        let unknown = Standing::of(&channel, None, None);
+        assert_eq!((unknown.backlog, unknown.parked), (None, None));
+    }
+}

@@ -105,3 +105,22 @@ fn row_of_parked(parked: &Parked) -> [String; 7] {
         parked.out_of_order.to_string(),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fault, Latency};
+    use super::*;
+
+    #[test]
+    fn an_aim_is_met_by_both_of_its_halves() {
+        let latency = |p95_ms| Latency { p95_ms, ..Latency::default() };
+        let row = |without, with| {
+            let (without, with) = (latency(without), latency(with));
+            let neighbour_share = None;
+            row_of(&Round { fault: Fault::Dead, without, with, neighbour_share })[4].clone()
+        };
+        assert_eq!(row(10.0, 10.9), "met");
+        assert_eq!(row(10.0, 11.1), "missed");
+        assert_eq!(row(160.0, 160.0), "missed", "slow without the fault already");
+    }
+}

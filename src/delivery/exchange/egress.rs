@@ -2,7 +2,7 @@
 //! Promises that nothing but public addresses passes, in whatever form they are written, unless they are listed.
 //! Does not resolve names; the address that is judged is the one that is connected to.
 
-use std::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Most entries of an allow list.
@@ -245,7 +245,7 @@ fn contains(network: IpAddr, bits: u32, address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use core::net::Ipv4Addr;
 
     use proptest::prelude::*;
 

@@ -1,7 +1,6 @@
 //! A node that dies between any two steps of a delivery: nothing is lost, and what is repeated has its id.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use forebay::receiver::Mode;
 use serde_json::json;
@@ -62,8 +61,6 @@ async fn a_delivery_survives_a_crash_at_every_step() {
             let what = format!("31 come to {endpoint} after a crash at {place}");
             eventually(&what, async || receiver.distinct(endpoint) == 31).await;
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!((receiver.distinct("plain"), receiver.distinct("paused")), (31, 31));
         drop(lives);
         server.stop().await;
     }

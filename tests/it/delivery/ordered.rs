@@ -7,6 +7,7 @@ use forebay::receiver::Mode;
 use serde_json::json;
 
 use super::Stage;
+use crate::world::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conversations_come_in_order_whatever_fails() {
@@ -29,7 +30,11 @@ async fn conversations_come_in_order_whatever_fails() {
         }
     }
     stage.comes_to("order", 44).await;
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let ends = || {
+        let last = stage.receiver.received("order").into_iter();
+        last.filter(|receipt| receipt.seq == Some(11) && receipt.status == Some(200)).count()
+    };
+    eventually("each conversation comes to its end", async || ends() == 4).await;
     // A repeat of the head is allowed, a step back or over is not.
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
     for receipt in stage.receiver.received("order") {

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::Error;
+use crate::bench::Error;
 use crate::event::ConversationId;
 use crate::event::limits::{RECORD_BYTES_MAX, RECORD_EVENTS_MAX};
 

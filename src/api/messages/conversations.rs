@@ -14,13 +14,15 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::Doorkeeper;
-use super::frame::request::{At, json, located, raw, rfc3339_option};
-use super::frame::{BodyLimit, read_body, trace};
-use super::messages::SEND_DEADLINE;
-use super::messages::refusal::{busy, history_problem, ingest_problem, rejected, verdict_problem};
-use super::problem::{Code, Fault, Problem};
 use crate::admission::Source;
+use crate::api::access::Doorkeeper;
+use crate::api::frame::request::{At, json, located, raw, rfc3339_option};
+use crate::api::frame::{BodyLimit, read_body, trace};
+use crate::api::messages::SEND_DEADLINE;
+use crate::api::messages::refusal::{
+    busy, history_problem, ingest_problem, rejected, verdict_problem,
+};
+use crate::api::problem::{Code, Fault, Problem};
 use crate::clock::{Clock, Timestamp};
 use crate::directory::Tenant;
 use crate::event::limits::BODY_BYTES_MAX;
@@ -31,11 +33,11 @@ use crate::journal::{Intent, Receipt, Status, Verdict};
 
 /// What this family can touch.
 #[derive(Debug)]
-pub(super) struct Conversations {
-    pub(super) doorkeeper: Arc<Doorkeeper>,
-    pub(super) ingest: Ingest,
-    pub(super) history: History,
-    pub(super) clock: Clock,
+pub(in crate::api) struct Conversations {
+    pub(in crate::api) doorkeeper: Arc<Doorkeeper>,
+    pub(in crate::api) ingest: Ingest,
+    pub(in crate::api) history: History,
+    pub(in crate::api) clock: Clock,
 }
 
 /// A conversation to open.
@@ -43,7 +45,7 @@ pub(super) struct Conversations {
 #[serde(rename_all = "camelCase")]
 #[schema(as = NewConversation)]
 #[expect(dead_code, reason = "only described; ingest reads it")]
-pub(super) struct NewConversationBody {
+pub(in crate::api) struct NewConversationBody {
     /// An id of the caller's own; made by the server when left out.
     #[schema(example = "cnv_0190000000007000800000000000000a", pattern = "^cnv_[0-9a-f]{32}$")]
     id: Option<String>,
@@ -58,7 +60,7 @@ pub(super) struct NewConversationBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Conversation)]
-pub(super) struct ConversationBody {
+pub(in crate::api) struct ConversationBody {
     #[schema(value_type = String, example = "cnv_0190000000007000800000000000000a")]
     id: ConversationId,
     /// `open` or `closed`.
@@ -79,7 +81,7 @@ pub(super) struct ConversationBody {
     channel_ids: Vec<ChannelId>,
 }
 
-pub(super) fn routes() -> OpenApiRouter<Arc<Conversations>> {
+pub(in crate::api) fn routes() -> OpenApiRouter<Arc<Conversations>> {
     OpenApiRouter::new()
         .routes(routes!(open))
         .routes(routes!(get))
