@@ -153,7 +153,9 @@ mod tests {
         let settings = serde_json::from_value::<NewChannel>(body).unwrap().checked().unwrap();
         let (tenant, id) = (TenantId::derive([1; 16]), ChannelId::derive([1; 16]));
         let secret = ChannelSecret::from_random([1; 32]);
-        Channel { status, ..Channel::new(tenant, id, settings, secret, Timestamp::default()) }
+        let mut channel = Channel::new(tenant, id, settings, secret, Timestamp::default());
+        channel.status = status;
+        channel
     }
 
     #[test]
