@@ -72,9 +72,7 @@ impl Talk {
 
     pub(super) fn on_whisper(&mut self, whisper: &Whisper) {
         let user = self.credential.as_ref().and_then(|held| held.speaker.user());
-        if !self.joined.contains_key(&whisper.conversation)
-            || whisper.is_of(user.as_deref(), self.number)
-        {
+        if !self.joined.contains_key(&whisper.conversation) || whisper.is_of(user, self.number) {
             return;
         }
         let sender = whisper.user.as_deref().map(|id| json!({ "id": id }));
