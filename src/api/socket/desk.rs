@@ -2,6 +2,8 @@
 //! Promises an answer to everything that is not one of the small things, and that nothing bad reaches the flows.
 //! Does not wait: what takes time is a task, whose result comes back here.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
@@ -212,6 +214,35 @@ impl Talk {
             }
         }
         Ok(())
+    }
+
+    /// When the token ends.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        let grant = self.credential.as_ref()?.speaker.grant.as_ref()?;
+        let left = grant.expires_at.since(self.sockets.clock.timestamp());
+        Some(self.sockets.clock.now() + left)
+    }
+
+    pub(super) fn has_expired(&self) -> bool {
+        let grant = self.credential.as_ref().and_then(|held| held.speaker.grant.as_ref());
+        grant.is_some_and(|grant| grant.expires_at <= self.sockets.clock.timestamp())
+    }
+
+    pub(super) fn look_at_access(&self) -> Result<(), End> {
+        let is_good = self.credential.as_ref().is_none_or(|held| held.is_good(&self.sockets));
+        if is_good {
+            return Ok(());
+        }
+        Err(self.without_access())
+    }
+
+    /// How it ends when the credential is good no more.
+    pub(super) fn without_access(&self) -> End {
+        if self.has_expired() {
+            End::Close(4401, Fault::new(Code::TokenExpired, "The token has expired."))
+        } else {
+            End::Close(4403, Fault::new(Code::Forbidden, "Access was taken away."))
+        }
     }
 
     /// A fresh token may be bound where the old one was not.

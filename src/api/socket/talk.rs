@@ -93,8 +93,6 @@ pub(super) struct Talk {
     pub(super) said_hello: bool,
     /// Whether the client knows what a gap is.
     pub(super) has_gaps: bool,
-    /// Whether something is being written that the other end has not taken yet.
-    is_stuck: bool,
     times: Times,
 }
 
@@ -103,6 +101,8 @@ struct Times {
     began: Instant,
     heard: Instant,
     heartbeat: Instant,
+    /// Since when something is being written that the other end has not taken yet.
+    writes: Option<Instant>,
     /// When it is closed because the door closes.
     leaves: Option<Instant>,
 }
@@ -115,7 +115,13 @@ impl Talk {
         credential: Option<Credential>,
     ) -> Self {
         let now = sockets.clock.now();
-        let times = Times { began: now, heard: now, heartbeat: now + HEARTBEAT, leaves: None };
+        let times = Times {
+            began: now,
+            heard: now,
+            heartbeat: now + HEARTBEAT,
+            writes: None,
+            leaves: None,
+        };
         Self {
             number: sockets.dice.draw(),
             sockets,
@@ -132,7 +138,6 @@ impl Talk {
             rate: Bucket::new(FRAMES_PER_SECOND, FRAMES_BURST, now),
             said_hello: false,
             has_gaps: false,
-            is_stuck: false,
             times,
         }
     }
@@ -232,23 +237,11 @@ impl Talk {
 
     /// The earliest of its times.
     fn next_wake(&self) -> Instant {
-        let Times { began, heard, heartbeat, leaves } = self.times;
+        let Times { began, heard, heartbeat, leaves, .. } = self.times;
         let hello = (!self.said_hello).then(|| began + HELLO_MAX);
         let sessions = self.joined.values().filter_map(|joined| joined.next_wake());
         let others = [hello, leaves, self.expires()].into_iter().flatten();
         others.chain(sessions).fold(heartbeat.min(heard + IDLE_MAX), Instant::min)
-    }
-
-    /// When the token ends.
-    fn expires(&self) -> Option<Instant> {
-        let grant = self.credential.as_ref()?.speaker.grant.as_ref()?;
-        let left = grant.expires_at.since(self.sockets.clock.timestamp());
-        Some(self.sockets.clock.now() + left)
-    }
-
-    fn has_expired(&self) -> bool {
-        let grant = self.credential.as_ref().and_then(|held| held.speaker.grant.as_ref());
-        grant.is_some_and(|grant| grant.expires_at <= self.sockets.clock.timestamp())
     }
 
     fn on_wake(&mut self) -> Result<(), End> {
@@ -287,23 +280,6 @@ impl Talk {
         self.drain_sessions(now);
     }
 
-    fn look_at_access(&mut self) -> Result<(), End> {
-        let is_good = self.credential.as_ref().is_none_or(|held| held.is_good(&self.sockets));
-        if is_good {
-            return Ok(());
-        }
-        Err(self.without_access())
-    }
-
-    /// How it ends when the credential is good no more.
-    pub(super) fn without_access(&self) -> End {
-        if self.has_expired() {
-            End::Close(4401, Fault::new(Code::TokenExpired, "The token has expired."))
-        } else {
-            End::Close(4403, Fault::new(Code::Forbidden, "Access was taken away."))
-        }
-    }
-
     /// Writes what waits. Who does not take it in time is too slow; a stop and the end of access do not wait for him.
     async fn flush(
         &mut self,
@@ -313,8 +289,9 @@ impl Talk {
         if self.out.is_empty() {
             return Ok(());
         }
-        let deadline = self.sockets.clock.now() + WRITE_MAX;
-        self.is_stuck = true;
+        let now = self.sockets.clock.now();
+        let deadline = now + WRITE_MAX;
+        self.times.writes = Some(now);
         loop {
             let leaves = self.times.leaves;
             let wake = leaves.into_iter().chain(self.expires()).fold(deadline, Instant::min);
@@ -334,7 +311,7 @@ impl Talk {
                 return Err(self.too_slow());
             }
         }
-        self.is_stuck = false;
+        self.times.writes = None;
         // What came meanwhile told of itself to that wait, not to the next one.
         self.on_news()
     }
@@ -346,7 +323,8 @@ impl Talk {
 
     /// Says why, closes, and waits a little for the other end to do the same.
     async fn close(&mut self, code: u16, fault: &Fault) {
-        let (last, patience) = (self.protocol.encode(fault), patience(self.is_stuck, code));
+        let (last, patience) =
+            (self.protocol.encode(fault), patience(self.times.writes.is_some(), code));
         let frame = CloseFrame { code: code.into(), reason: fault.reason().into() };
         // Sends under way are answered before the connection goes. Nobody waits for joins and pages any more.
         let answering = async {
