@@ -68,7 +68,6 @@ pub(super) enum End {
 }
 
 /// The talk with one client.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the connection")]
 pub(super) struct Talk {
     pub(super) sockets: Arc<Sockets>,
     /// By which it knows its own whispers, among the connections of all nodes.

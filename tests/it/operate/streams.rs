@@ -25,7 +25,7 @@ async fn applying_twice_changes_nothing() {
     let world = World::new().await;
     let log = Log::connect(world.config(&[]).log).await.unwrap();
     let missing = streams::check(&log).await.unwrap();
-    assert_eq!(missing.len(), 4, "two partitions and two buckets: {missing:?}");
+    assert_eq!(missing.len(), 9, "two partitions, four buckets, three queues: {missing:?}");
     assert!(missing.iter().all(|drift| drift.mendable && drift.found == "missing"));
     let absent = streams::shape(&log).await;
     assert!(matches!(absent, Err(Error::Streams(Mismatch::Absent))), "{absent:?}");
