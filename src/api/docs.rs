@@ -12,7 +12,7 @@ use axum::routing::get;
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use utoipa::openapi::path::{Operation, ParameterIn, PathItem};
 use utoipa::openapi::response::ResponseBuilder;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{
     Components, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
     tag::TagBuilder,
@@ -173,6 +173,10 @@ pub(super) fn complete(openapi: &mut OpenApi) {
             HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(text)).build();
         components.add_security_scheme(name, SecurityScheme::Http(scheme));
     }
+    let signature = "A Standard Webhooks signature with the channel's secret.";
+    let signature = ApiKeyValue::with_description("webhook-signature", signature);
+    let scheme = SecurityScheme::ApiKey(ApiKey::Header(signature));
+    components.add_security_scheme("webhook", scheme);
     let mut schemas = vec![(ProblemBody::name().into_owned(), ProblemBody::schema())];
     ProblemBody::schemas(&mut schemas);
     components.schemas.extend(schemas);

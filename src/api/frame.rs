@@ -269,7 +269,7 @@ pub(super) fn route_of(method: &Method, path: &str) -> Route {
         ["v1", "conversations", _, "close" | "reopen"] => Route::Change,
         ["v1", "conversations", _, "events"] | ["v1", "socket", ..] => Route::Live,
         ["v1", "tokens", ..] => Route::Tokens,
-        ["v1", "channels", ..] => Route::Channels,
+        ["v1", "channels" | "deliveries" | "messages", ..] => Route::Channels,
         ["v1", "tenants" | "operator", ..] => Route::Operator,
         ["livez" | "readyz" | "metrics", ..] => Route::Probe,
         ["docs" | "openapi.json" | "problems" | "demo" | "forebay.js" | "asyncapi.yaml", ..] => {

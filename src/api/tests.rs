@@ -40,9 +40,13 @@ fn the_document_lists_every_call() {
     GET /readyz/{check}
     GET /v1/channels
     GET /v1/channels/{id}
+    GET /v1/channels/{id}/deliveries
+    GET /v1/channels/{id}/redeliver/{jobId}
     GET /v1/conversations/{id}
     GET /v1/conversations/{id}/events
     GET /v1/conversations/{id}/messages
+    GET /v1/deliveries/{id}
+    GET /v1/messages/{id}/deliveries
     GET /v1/operator/status
     GET /v1/socket
     GET /v1/tenants
@@ -51,9 +55,12 @@ fn the_document_lists_every_call() {
     PATCH /v1/channels/{id}
     PATCH /v1/tenants/{id}
     POST /v1/channels
+    POST /v1/channels/{id}/inbound
     POST /v1/channels/{id}/pause
+    POST /v1/channels/{id}/redeliver
     POST /v1/channels/{id}/resume
     POST /v1/channels/{id}/rotate-secret
+    POST /v1/channels/{id}/test
     POST /v1/conversations
     POST /v1/conversations/{id}/close
     POST /v1/conversations/{id}/messages

@@ -69,7 +69,7 @@ mod tests {
         for (name, value) in [
             ("FOREBAY_DELIVER", "maybe"),
             ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/33"),
-            ("DELIVERY_TIMEOUT_MS", "99"),
+            ("DELIVERY_TIMEOUT_MS", "60001"),
             ("DELIVERY_CONNECT_TIMEOUT_MS", "16000"),
             ("DELIVERY_SLOTS_BULK", "0"),
         ] {

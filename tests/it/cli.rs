@@ -138,7 +138,7 @@ async fn streams_and_rows_are_checked_made_and_compared() {
     let own = borrowed(&own);
     let missing = run(&["streams", "check"], &own).await;
     missing.assert_code(5);
-    assert_eq!(missing.stdout.lines().count(), 4, "{missing:?}");
+    assert_eq!(missing.stdout.lines().count(), 9, "{missing:?}");
     run(&["verify"], &own).await.assert_code(4);
     for _ in 0..2 {
         let applied = run(&["streams", "apply"], &own).await;

@@ -50,7 +50,7 @@ pub(in crate::api) fn routes() -> OpenApiRouter<Arc<Inbox>> {
 
 /// Takes a signed webhook in as a message. The body is that of a message with `conversationId` beside; `webhook-id` is
 /// the idempotency key.
-#[utoipa::path(post, path = "/v1/channels/{id}/inbound", tag = "channels",
+#[utoipa::path(post, path = "/v1/channels/{id}/inbound", tag = "channels", security(("webhook" = [])),
     params(("id" = String, Path, description = "The channel whose secret signs"),
            ("webhook-id" = String, Header, description = "Names the message; the same id stores once"),
            ("webhook-timestamp" = String, Header, description = "Seconds since 1970, at most five minutes from now"),
