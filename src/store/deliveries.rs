@@ -3,13 +3,15 @@
 //! Does not know deliveries that nobody has attempted yet; the queues do.
 
 pub mod attempts;
-
-use std::collections::BTreeMap;
+mod columns;
+mod fold;
 
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use self::columns::Columns;
+use self::fold::fold;
 use super::checkpoints::{write_partition, write_position};
 use super::{Error, while_doing};
 use crate::clock::Timestamp;
@@ -45,7 +47,7 @@ pub struct Row {
     pub reason: Option<String>,
     /// When the first attempt began.
     pub first_attempt_at: Timestamp,
-    /// When the last one did.
+    /// When the one did that its state comes from: of a delivered one the first that succeeded.
     pub last_attempt_at: Timestamp,
     /// When the next one is due.
     pub next_attempt_at: Option<Timestamp>,
@@ -62,8 +64,8 @@ pub struct Filter {
     pub to: Option<Timestamp>,
 }
 
-/// Writes what became of attempts, given with the positions of their records. To be used in the transaction that
-/// advances the checkpoint over them.
+/// Writes what became of attempts, given with the positions of their records. Idempotent: the same outcomes give the
+/// same rows, in whatever batches they come. To be used in the transaction that advances the checkpoint over them.
 ///
 /// # Errors
 /// [`Error::Statement`] or [`Error::Unstorable`].
@@ -72,30 +74,28 @@ pub async fn upsert_batch(
     partition: Partition,
     outcomes: &[(u64, &Outcome)],
 ) -> Result<(), Error> {
-    let last = fold(outcomes);
-    if last.is_empty() {
+    let rows = fold(outcomes);
+    if rows.is_empty() {
         return Ok(());
     }
-    let of =
-        |column: fn(&Outcome) -> Uuid| last.values().map(|(_, o)| column(o)).collect::<Vec<_>>();
+    let of = |column: fn(&Outcome) -> Uuid| {
+        rows.values().map(|row| column(row.counts)).collect::<Vec<_>>()
+    };
     let unstorable = |column| Error::Unstorable { column };
-    let mut numbers = (Vec::new(), Vec::new(), Vec::new());
-    for (position, outcome) in last.values() {
-        numbers.0.push(i64::try_from(outcome.seq).map_err(|_beyond| unstorable("seq"))?);
-        numbers.1.push(write_position(*position)?);
-        numbers.2.push(i32::try_from(outcome.attempt).map_err(|_beyond| unstorable("attempt"))?);
+    let (mut seq, mut attempts) = (Vec::new(), Vec::new());
+    let (mut first_position, mut position) = (Vec::new(), Vec::new());
+    for row in rows.values() {
+        seq.push(i64::try_from(row.counts.seq).map_err(|_beyond| unstorable("seq"))?);
+        first_position.push(write_position(row.first_position)?);
+        position.push(write_position(row.position)?);
+        attempts.push(i32::try_from(row.attempts).map_err(|_beyond| unstorable("attempt"))?);
     }
-    let at: Vec<_> = last.values().map(|(_, o)| o.began_at.to_offset()).collect();
-    let next: Vec<Option<OffsetDateTime>> = last
-        .values()
-        .map(|(_, o)| match o.fate {
-            Fate::Retry(at) => Some(at.to_offset()),
-            Fate::Delivered | Fate::Failed => None,
-        })
-        .collect();
-    let status: Vec<_> = last.values().map(|(_, o)| o.status.map(i32::from)).collect();
-    let state: Vec<_> = last.values().map(|(_, o)| o.fate.as_str()).collect();
-    let reason: Vec<_> = last.values().map(|(_, o)| o.reason.map(Reason::as_str)).collect();
+    let first_at: Vec<_> = rows.values().map(|row| row.first_attempt_at.to_offset()).collect();
+    let last_at: Vec<_> = rows.values().map(|row| row.counts.began_at.to_offset()).collect();
+    let next_at: Vec<_> = rows.values().map(|row| next_attempt_at(row.counts.fate)).collect();
+    let status: Vec<_> = rows.values().map(|row| row.counts.status.map(i32::from)).collect();
+    let state: Vec<_> = rows.values().map(|row| row.counts.fate.as_str()).collect();
+    let reason: Vec<_> = rows.values().map(|row| row.counts.reason.map(Reason::as_str)).collect();
     sqlx::query_file!(
         "src/store/sql/upsert_deliveries.sql",
         write_partition(partition),
@@ -104,11 +104,13 @@ pub async fn upsert_batch(
         &of(|o| o.channel.uuid()),
         &of(|o| o.conversation.uuid()),
         &of(|o| o.message.uuid()),
-        &numbers.0,
-        &numbers.1,
-        &at,
-        &next as &[Option<OffsetDateTime>],
-        &numbers.2,
+        &seq,
+        &first_position,
+        &position,
+        &first_at,
+        &last_at,
+        &next_at as &[Option<OffsetDateTime>],
+        &attempts,
         &status as &[Option<i32>],
         &state as &[&str],
         &reason as &[Option<&str>]
@@ -119,19 +121,11 @@ pub async fn upsert_batch(
     Ok(())
 }
 
-/// The outcome of each delivery that counts: a statement may touch a row once only.
-fn fold<'a>(outcomes: &[(u64, &'a Outcome)]) -> BTreeMap<DeliveryId, (u64, &'a Outcome)> {
-    let mut last: BTreeMap<DeliveryId, (u64, &Outcome)> = BTreeMap::new();
-    for (position, outcome) in outcomes {
-        let counts = last.get(&outcome.delivery).is_none_or(|(_, kept)| {
-            kept.fate != Fate::Delivered
-                && (outcome.fate == Fate::Delivered || outcome.attempt >= kept.attempt)
-        });
-        if counts {
-            last.insert(outcome.delivery, (*position, outcome));
-        }
+fn next_attempt_at(fate: Fate) -> Option<OffsetDateTime> {
+    match fate {
+        Fate::Retry(at) => Some(at.to_offset()),
+        Fate::Delivered | Fate::Failed => None,
     }
-    last
 }
 
 /// A delivery of a tenant.
@@ -236,45 +230,4 @@ pub async fn count(
     .await
     .map_err(while_doing("count the deliveries of a channel"))?;
     Ok(count.unsigned_abs())
-}
-
-struct Columns {
-    id: Uuid,
-    tenant_id: Uuid,
-    channel_id: Uuid,
-    conversation_id: Uuid,
-    message_id: Uuid,
-    seq: i64,
-    first_attempt_at: OffsetDateTime,
-    last_attempt_at: OffsetDateTime,
-    next_attempt_at: Option<OffsetDateTime>,
-    attempts: i32,
-    status: Option<i32>,
-    state: String,
-    reason: Option<String>,
-}
-
-impl Columns {
-    fn read(self) -> Result<Row, Error> {
-        let odd = |column| Error::Inconsistent { table: "deliveries", column };
-        let at = |at: OffsetDateTime, column| Timestamp::from_offset(at).ok_or_else(|| odd(column));
-        Ok(Row {
-            id: DeliveryId::from_uuid(self.id),
-            tenant: TenantId::from_uuid(self.tenant_id),
-            channel: ChannelId::from_uuid(self.channel_id),
-            conversation: ConversationId::from_uuid(self.conversation_id),
-            message: MessageId::from_uuid(self.message_id),
-            seq: u64::try_from(self.seq).map_err(|_negative| odd("seq"))?,
-            state: self.state,
-            attempts: u32::try_from(self.attempts).map_err(|_negative| odd("attempts"))?,
-            status: self.status.and_then(|status| u16::try_from(status).ok()),
-            reason: self.reason,
-            first_attempt_at: at(self.first_attempt_at, "first_attempt_at")?,
-            last_attempt_at: at(self.last_attempt_at, "last_attempt_at")?,
-            next_attempt_at: self
-                .next_attempt_at
-                .map(|next| at(next, "next_attempt_at"))
-                .transpose()?,
-        })
-    }
 }
