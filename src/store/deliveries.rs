@@ -22,6 +22,9 @@ use crate::event::{
 /// Most rows of one listing.
 pub const LIST_MAX: usize = 200;
 
+/// Every state that a row can have.
+const STATES: [&str; 3] = ["delivered", "retrying", "failed"];
+
 /// A delivery that was attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -175,7 +178,7 @@ pub async fn of_message(
     found.into_iter().map(Columns::read).collect()
 }
 
-/// The deliveries of a channel after this one, in the order of their ids.
+/// The deliveries of a channel after this one, in the order of their ids, which no later outcome changes.
 ///
 /// # Errors
 /// [`Error::Statement`] or [`Error::Inconsistent`].
@@ -185,18 +188,12 @@ pub async fn of_channel(
     filter: &Filter,
     (after, limit): (Option<DeliveryId>, usize),
 ) -> Result<Vec<Row>, Error> {
-    let found = sqlx::query_as!(
+    let found = sqlx::query_file_as!(
         Columns,
-        "SELECT id, tenant_id, channel_id, conversation_id, message_id, seq, first_attempt_at, last_attempt_at,
-             next_attempt_at, attempts, status, state, reason
-         FROM deliveries
-         WHERE channel_id = $1 AND id > $2 AND ($3::text IS NULL OR state = $3)
-             AND ($4::timestamptz IS NULL OR last_attempt_at >= $4)
-             AND ($5::timestamptz IS NULL OR last_attempt_at < $5)
-         ORDER BY id LIMIT $6",
+        "src/store/sql/list_deliveries.sql",
         channel.uuid(),
+        &filter.states() as &[&str],
         after.map_or(Uuid::nil(), DeliveryId::uuid),
-        filter.state,
         filter.from.map(Timestamp::to_offset),
         filter.to.map(Timestamp::to_offset),
         i64::try_from(limit.min(LIST_MAX)).unwrap_or(i64::MAX)
@@ -217,12 +214,16 @@ pub async fn count(
     filter: &Filter,
 ) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
-        r#"SELECT COUNT(*) AS "count!" FROM deliveries
-         WHERE channel_id = $1 AND ($2::text IS NULL OR state = $2)
-             AND ($3::timestamptz IS NULL OR last_attempt_at >= $3)
-             AND ($4::timestamptz IS NULL OR last_attempt_at < $4)"#,
+        r#"SELECT COALESCE(SUM(held.rows), 0)::bigint AS "count!"
+         FROM UNNEST($2::text[]) AS wanted (state)
+         CROSS JOIN LATERAL (
+             SELECT COUNT(*) AS rows FROM deliveries
+             WHERE channel_id = $1 AND deliveries.state = wanted.state
+                 AND ($3::timestamptz IS NULL OR last_attempt_at >= $3)
+                 AND ($4::timestamptz IS NULL OR last_attempt_at < $4)
+         ) AS held"#,
         channel.uuid(),
-        filter.state,
+        &filter.states() as &[&str],
         filter.from.map(Timestamp::to_offset),
         filter.to.map(Timestamp::to_offset)
     )
@@ -230,4 +231,11 @@ pub async fn count(
     .await
     .map_err(while_doing("count the deliveries of a channel"))?;
     Ok(count.unsigned_abs())
+}
+
+impl Filter {
+    /// The states that it lets through.
+    fn states(&self) -> Vec<&str> {
+        self.state.as_deref().map_or_else(|| STATES.to_vec(), |state| vec![state])
+    }
 }
