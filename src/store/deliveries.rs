@@ -3,13 +3,15 @@
 //! Does not know deliveries that nobody has attempted yet; the queues do.
 
 pub mod attempts;
-
-use std::collections::BTreeMap;
+mod columns;
+mod fold;
 
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use self::columns::Columns;
+use self::fold::fold;
 use super::checkpoints::{write_partition, write_position};
 use super::{Error, while_doing};
 use crate::clock::Timestamp;
@@ -19,6 +21,9 @@ use crate::event::{
 
 /// Most rows of one listing.
 pub const LIST_MAX: usize = 200;
+
+/// Every state that a row can have.
+const STATES: [&str; 3] = ["delivered", "retrying", "failed"];
 
 /// A delivery that was attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +50,7 @@ pub struct Row {
     pub reason: Option<String>,
     /// When the first attempt began.
     pub first_attempt_at: Timestamp,
-    /// When the last one did.
+    /// When the one did that its state comes from: of a delivered one the first that succeeded.
     pub last_attempt_at: Timestamp,
     /// When the next one is due.
     pub next_attempt_at: Option<Timestamp>,
@@ -62,8 +67,8 @@ pub struct Filter {
     pub to: Option<Timestamp>,
 }
 
-/// Writes what became of attempts, given with the positions of their records. To be used in the transaction that
-/// advances the checkpoint over them.
+/// Writes what became of attempts, given with the positions of their records. Idempotent: the same outcomes give the
+/// same rows, in whatever batches they come. To be used in the transaction that advances the checkpoint over them.
 ///
 /// # Errors
 /// [`Error::Statement`] or [`Error::Unstorable`].
@@ -72,30 +77,28 @@ pub async fn upsert_batch(
     partition: Partition,
     outcomes: &[(u64, &Outcome)],
 ) -> Result<(), Error> {
-    let last = fold(outcomes);
-    if last.is_empty() {
+    let rows = fold(outcomes);
+    if rows.is_empty() {
         return Ok(());
     }
-    let of =
-        |column: fn(&Outcome) -> Uuid| last.values().map(|(_, o)| column(o)).collect::<Vec<_>>();
+    let of = |column: fn(&Outcome) -> Uuid| {
+        rows.values().map(|row| column(row.counts)).collect::<Vec<_>>()
+    };
     let unstorable = |column| Error::Unstorable { column };
-    let mut numbers = (Vec::new(), Vec::new(), Vec::new());
-    for (position, outcome) in last.values() {
-        numbers.0.push(i64::try_from(outcome.seq).map_err(|_beyond| unstorable("seq"))?);
-        numbers.1.push(write_position(*position)?);
-        numbers.2.push(i32::try_from(outcome.attempt).map_err(|_beyond| unstorable("attempt"))?);
+    let (mut seq, mut attempts) = (Vec::new(), Vec::new());
+    let (mut first_position, mut position) = (Vec::new(), Vec::new());
+    for row in rows.values() {
+        seq.push(i64::try_from(row.counts.seq).map_err(|_beyond| unstorable("seq"))?);
+        first_position.push(write_position(row.first_position)?);
+        position.push(write_position(row.position)?);
+        attempts.push(i32::try_from(row.attempts).map_err(|_beyond| unstorable("attempt"))?);
     }
-    let at: Vec<_> = last.values().map(|(_, o)| o.began_at.to_offset()).collect();
-    let next: Vec<Option<OffsetDateTime>> = last
-        .values()
-        .map(|(_, o)| match o.fate {
-            Fate::Retry(at) => Some(at.to_offset()),
-            Fate::Delivered | Fate::Failed => None,
-        })
-        .collect();
-    let status: Vec<_> = last.values().map(|(_, o)| o.status.map(i32::from)).collect();
-    let state: Vec<_> = last.values().map(|(_, o)| o.fate.as_str()).collect();
-    let reason: Vec<_> = last.values().map(|(_, o)| o.reason.map(Reason::as_str)).collect();
+    let first_at: Vec<_> = rows.values().map(|row| row.first_attempt_at.to_offset()).collect();
+    let last_at: Vec<_> = rows.values().map(|row| row.counts.began_at.to_offset()).collect();
+    let next_at: Vec<_> = rows.values().map(|row| next_attempt_at(row.counts.fate)).collect();
+    let status: Vec<_> = rows.values().map(|row| row.counts.status.map(i32::from)).collect();
+    let state: Vec<_> = rows.values().map(|row| row.counts.fate.as_str()).collect();
+    let reason: Vec<_> = rows.values().map(|row| row.counts.reason.map(Reason::as_str)).collect();
     sqlx::query_file!(
         "src/store/sql/upsert_deliveries.sql",
         write_partition(partition),
@@ -104,11 +107,13 @@ pub async fn upsert_batch(
         &of(|o| o.channel.uuid()),
         &of(|o| o.conversation.uuid()),
         &of(|o| o.message.uuid()),
-        &numbers.0,
-        &numbers.1,
-        &at,
-        &next as &[Option<OffsetDateTime>],
-        &numbers.2,
+        &seq,
+        &first_position,
+        &position,
+        &first_at,
+        &last_at,
+        &next_at as &[Option<OffsetDateTime>],
+        &attempts,
         &status as &[Option<i32>],
         &state as &[&str],
         &reason as &[Option<&str>]
@@ -119,19 +124,11 @@ pub async fn upsert_batch(
     Ok(())
 }
 
-/// The outcome of each delivery that counts: a statement may touch a row once only.
-fn fold<'a>(outcomes: &[(u64, &'a Outcome)]) -> BTreeMap<DeliveryId, (u64, &'a Outcome)> {
-    let mut last: BTreeMap<DeliveryId, (u64, &Outcome)> = BTreeMap::new();
-    for (position, outcome) in outcomes {
-        let counts = last.get(&outcome.delivery).is_none_or(|(_, kept)| {
-            kept.fate != Fate::Delivered
-                && (outcome.fate == Fate::Delivered || outcome.attempt >= kept.attempt)
-        });
-        if counts {
-            last.insert(outcome.delivery, (*position, outcome));
-        }
+fn next_attempt_at(fate: Fate) -> Option<OffsetDateTime> {
+    match fate {
+        Fate::Retry(at) => Some(at.to_offset()),
+        Fate::Delivered | Fate::Failed => None,
     }
-    last
 }
 
 /// A delivery of a tenant.
@@ -181,7 +178,7 @@ pub async fn of_message(
     found.into_iter().map(Columns::read).collect()
 }
 
-/// The deliveries of a channel after this one, in the order of their ids.
+/// The deliveries of a channel after this one, in the order of their ids, which no later outcome changes.
 ///
 /// # Errors
 /// [`Error::Statement`] or [`Error::Inconsistent`].
@@ -191,18 +188,12 @@ pub async fn of_channel(
     filter: &Filter,
     (after, limit): (Option<DeliveryId>, usize),
 ) -> Result<Vec<Row>, Error> {
-    let found = sqlx::query_as!(
+    let found = sqlx::query_file_as!(
         Columns,
-        "SELECT id, tenant_id, channel_id, conversation_id, message_id, seq, first_attempt_at, last_attempt_at,
-             next_attempt_at, attempts, status, state, reason
-         FROM deliveries
-         WHERE channel_id = $1 AND id > $2 AND ($3::text IS NULL OR state = $3)
-             AND ($4::timestamptz IS NULL OR last_attempt_at >= $4)
-             AND ($5::timestamptz IS NULL OR last_attempt_at < $5)
-         ORDER BY id LIMIT $6",
+        "src/store/sql/list_deliveries.sql",
         channel.uuid(),
+        &filter.states() as &[&str],
         after.map_or(Uuid::nil(), DeliveryId::uuid),
-        filter.state,
         filter.from.map(Timestamp::to_offset),
         filter.to.map(Timestamp::to_offset),
         i64::try_from(limit.min(LIST_MAX)).unwrap_or(i64::MAX)
@@ -223,12 +214,16 @@ pub async fn count(
     filter: &Filter,
 ) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
-        r#"SELECT COUNT(*) AS "count!" FROM deliveries
-         WHERE channel_id = $1 AND ($2::text IS NULL OR state = $2)
-             AND ($3::timestamptz IS NULL OR last_attempt_at >= $3)
-             AND ($4::timestamptz IS NULL OR last_attempt_at < $4)"#,
+        r#"SELECT COALESCE(SUM(held.rows), 0)::bigint AS "count!"
+         FROM UNNEST($2::text[]) AS wanted (state)
+         CROSS JOIN LATERAL (
+             SELECT COUNT(*) AS rows FROM deliveries
+             WHERE channel_id = $1 AND deliveries.state = wanted.state
+                 AND ($3::timestamptz IS NULL OR last_attempt_at >= $3)
+                 AND ($4::timestamptz IS NULL OR last_attempt_at < $4)
+         ) AS held"#,
         channel.uuid(),
-        filter.state,
+        &filter.states() as &[&str],
         filter.from.map(Timestamp::to_offset),
         filter.to.map(Timestamp::to_offset)
     )
@@ -238,43 +233,9 @@ pub async fn count(
     Ok(count.unsigned_abs())
 }
 
-struct Columns {
-    id: Uuid,
-    tenant_id: Uuid,
-    channel_id: Uuid,
-    conversation_id: Uuid,
-    message_id: Uuid,
-    seq: i64,
-    first_attempt_at: OffsetDateTime,
-    last_attempt_at: OffsetDateTime,
-    next_attempt_at: Option<OffsetDateTime>,
-    attempts: i32,
-    status: Option<i32>,
-    state: String,
-    reason: Option<String>,
-}
-
-impl Columns {
-    fn read(self) -> Result<Row, Error> {
-        let odd = |column| Error::Inconsistent { table: "deliveries", column };
-        let at = |at: OffsetDateTime, column| Timestamp::from_offset(at).ok_or_else(|| odd(column));
-        Ok(Row {
-            id: DeliveryId::from_uuid(self.id),
-            tenant: TenantId::from_uuid(self.tenant_id),
-            channel: ChannelId::from_uuid(self.channel_id),
-            conversation: ConversationId::from_uuid(self.conversation_id),
-            message: MessageId::from_uuid(self.message_id),
-            seq: u64::try_from(self.seq).map_err(|_negative| odd("seq"))?,
-            state: self.state,
-            attempts: u32::try_from(self.attempts).map_err(|_negative| odd("attempts"))?,
-            status: self.status.and_then(|status| u16::try_from(status).ok()),
-            reason: self.reason,
-            first_attempt_at: at(self.first_attempt_at, "first_attempt_at")?,
-            last_attempt_at: at(self.last_attempt_at, "last_attempt_at")?,
-            next_attempt_at: self
-                .next_attempt_at
-                .map(|next| at(next, "next_attempt_at"))
-                .transpose()?,
-        })
+impl Filter {
+    /// The states that it lets through.
+    fn states(&self) -> Vec<&str> {
+        self.state.as_deref().map_or_else(|| STATES.to_vec(), |state| vec![state])
     }
 }

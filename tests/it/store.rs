@@ -1,5 +1,6 @@
 //! The store against a real Postgres: pools, projection of events, pages, comparison, rebuild.
 
+mod deliveries;
 mod failback;
 mod faults;
 mod pool;
