@@ -174,12 +174,14 @@ fn supervise(
     for (lane, queue) in Lane::all().zip(queues.clone()) {
         let worker = Arc::clone(worker);
         supervisor.supervise(kind, format!("lane {}", lane.name()), move |stop| {
-            pull_lane(Arc::clone(&worker), lane, queue.clone(), stop)
+            let room = move |worker: &Worker| lock(&worker.slots).room(lane);
+            pull(Arc::clone(&worker), (queue.clone(), Class::Fresh), room, stop)
         });
     }
     let own = Arc::clone(worker);
-    supervisor
-        .supervise(kind, "retries", move |stop| pull_due(Arc::clone(&own), due.clone(), stop));
+    supervisor.supervise(kind, "retries", move |stop| {
+        pull(Arc::clone(&own), (due.clone(), Class::Due), |_| DUE_MAX, stop)
+    });
     let own = Arc::clone(worker);
     supervisor.supervise(kind, "attempts", move |stop| start_attempts(Arc::clone(&own), stop));
     let own = Arc::clone(worker);
@@ -205,10 +207,15 @@ fn supervise(
     });
 }
 
-/// Pulls one lane's fresh deliveries, as many as there is room for.
-async fn pull_lane(worker: Arc<Worker>, lane: Lane, queue: Queue, stop: Stop) -> Result<(), Error> {
+/// Pulls a lane's fresh deliveries, or retries that have come due, as many as there is room for.
+async fn pull(
+    worker: Arc<Worker>,
+    (queue, class): (Queue, Class),
+    room: impl Fn(&Worker) -> usize,
+    stop: Stop,
+) -> Result<(), Error> {
     while !stop.is_requested() {
-        let room = lock(&worker.slots).room(lane);
+        let room = room(&worker);
         if room == 0 || !worker.keeper.is_level() {
             tokio::time::sleep(BREATH).await;
             continue;
@@ -221,35 +228,7 @@ async fn pull_lane(worker: Arc<Worker>, lane: Lane, queue: Queue, stop: Stop) ->
             tokio::select! {
                 () = stop.requested() => return Ok(()),
                 taken = pull.next() => match taken {
-                    Some(taken) => worker.take_in(lane, Class::Fresh, taken).await,
-                    None => break,
-                },
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Pulls retries that have come due.
-async fn pull_due(worker: Arc<Worker>, queue: Queue, stop: Stop) -> Result<(), Error> {
-    while !stop.is_requested() {
-        if !worker.keeper.is_level() {
-            tokio::time::sleep(BREATH).await;
-            continue;
-        }
-        let Ok(mut pull) = queue.pull(DUE_MAX).await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        loop {
-            tokio::select! {
-                () = stop.requested() => return Ok(()),
-                taken = pull.next() => match taken {
-                    Some(taken) => {
-                        let name = taken.subject().rsplit('.').nth(1).and_then(Lane::parse);
-                        let Some(lane) = name else { continue };
-                        worker.take_in(lane, Class::Backlog, taken).await;
-                    }
+                    Some(taken) => worker.take_in(class, taken).await,
                     None => break,
                 },
             }

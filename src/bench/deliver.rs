@@ -138,6 +138,27 @@ pub struct Report {
     pub parked: Vec<Parked>,
     /// Throughput, the plain client last.
     pub rates: Vec<Rate>,
+    /// The router alone, on a node that makes no attempts.
+    pub router: Option<Rate>,
+}
+
+/// Measures how many deliveries a second a node queues that makes none; `routed` tells how many it has in all.
+///
+/// # Errors
+/// When the server refuses or is gone.
+pub async fn route(
+    target: &Target,
+    count: usize,
+    routed: impl AsyncFn() -> Result<u64, Error>,
+    clock: &Clock,
+) -> Result<Rate, Error> {
+    let receiver = listen(clock)?;
+    rates::route(&caller::Stage { target, receiver: &receiver, clock }, count, routed).await
+}
+
+fn listen(clock: &Clock) -> Result<Receiver, Error> {
+    let listening = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), clock.clone());
+    listening.map_err(|source| Error::Io { doing: "starting a receiver", source })
 }
 
 /// Measures.
@@ -150,9 +171,7 @@ pub async fn run(
     narrator: &Narrator,
     clock: &Clock,
 ) -> Result<Report, Error> {
-    let listening = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), clock.clone());
-    let receiver =
-        listening.map_err(|source| Error::Io { doing: "starting a receiver", source })?;
+    let receiver = listen(clock)?;
     let stage = caller::Stage { target, receiver: &receiver, clock };
     let mut report = Report {
         machine: Machine::look(&target.data_dir, clock).await?,
@@ -160,6 +179,7 @@ pub async fn run(
         rounds: Vec::new(),
         parked: Vec::new(),
         rates: Vec::new(),
+        router: None,
     };
     for fault in &options.faults {
         for nth in 1..=options.rounds {

@@ -134,9 +134,9 @@ pub const TABLE: &[Setting] = &[
     ),
     plain(
         "FOREBAY_DELIVER",
-        "on|off",
+        "on|route|off",
         "on",
-        "whether this node routes and makes deliveries; at least one node must",
+        "whether this node makes deliveries, or only queues them; at least one node must make them",
     ),
     plain(
         "DELIVERY_TIMEOUT_MS",

@@ -86,14 +86,16 @@ impl Keeper {
         self.0.changes.subscribe()
     }
 
-    /// Sets a channel apart if it is not, and says whether it is now, as the bucket's leader has it.
+    /// Sets a channel apart if it is not, as the bucket's leader has it. What this node drains itself needs no look there:
+    /// it forgets an entry before it looks for the last time whether the backlog is empty.
     ///
     /// Idempotency key: the channel.
     ///
     /// # Errors
     /// When the bucket does not answer.
     pub async fn ensure(&self, channel: ChannelId, why: Why) -> Result<(), bucket::Error> {
-        if self.read(channel).await?.is_some() {
+        let own = self.get(channel).is_some_and(|entry| entry.owner == self.0.node);
+        if own || self.read(channel).await?.is_some() {
             return Ok(());
         }
         let entry = Entry::divert(self.0.node, why, self.0.clock.timestamp());

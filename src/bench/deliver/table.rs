@@ -2,7 +2,7 @@
 //! Promises that each figure stands beside its aim, and that what is missing or repeated is told.
 //! Does not print; the command does.
 
-use super::{Parked, Report, Round};
+use super::{Parked, Rate, Report, Round};
 use crate::bench::report::{grouped, machine_line, plain_table};
 
 /// Aims of a healthy tenant's p95: against the run without the fault, and in milliseconds.
@@ -11,6 +11,9 @@ const P95_MS_AIM: f64 = 150.0;
 
 /// Aims of parking, in seconds a delivery: 10 000 in half a second, 100 000 in five.
 const PARK_S_AIM: f64 = 0.5 / 10_000.0;
+
+/// Aim of the router alone, in deliveries a second.
+const ROUTER_AIM: u32 = 20_000;
 
 /// Aim of throughput against the plain client.
 const SHARE_AIM: f64 = 0.5;
@@ -61,11 +64,25 @@ pub fn of_deliver(report: &Report) -> String {
             format!("{:.0}", rate.per_second),
             format!("{share:.2}"),
             format!(">= {SHARE_AIM}: {aim}"),
-            rate.cpu_us.map_or_else(String::new, |us| format!("{us:.0} us")),
+            cpu_of(rate),
+        ]);
+    }
+    if let Some(rate) = &report.router {
+        let aim = if rate.per_second >= f64::from(ROUTER_AIM) { "met" } else { "missed" };
+        table.add_row([
+            rate.what.clone(),
+            format!("{:.0}", rate.per_second),
+            String::new(),
+            format!(">= {}/s: {aim}", grouped(u64::from(ROUTER_AIM))),
+            cpu_of(rate),
         ]);
     }
     lines.push(format!("\n{table}"));
     lines.join("\n")
+}
+
+fn cpu_of(rate: &Rate) -> String {
+    rate.cpu_us.map_or_else(String::new, |us| format!("{us:.0} us"))
 }
 
 /// One round in a line, while the benchmark goes on.
