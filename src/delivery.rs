@@ -31,6 +31,7 @@ use crate::journal::Journal;
 use crate::journal::ring::Window;
 use crate::lifecycle::{Kind, Stop, Supervisor, chain};
 use crate::log::backlog::PURGE_EVERY;
+use crate::log::bucket;
 use crate::log::queue::{Queue, Source};
 use crate::log::{self, Log};
 use crate::metrics;
@@ -113,6 +114,17 @@ impl Deliveries {
     /// Whether deliveries may go to this URL, as far as its text says.
     pub fn may_go_to(&self, url: &str) -> bool {
         self.worker.sender.may_go_to(url)
+    }
+
+    /// Has the breaker of a channel probed now, if it is open.
+    ///
+    /// Idempotency key: the channel.
+    ///
+    /// # Errors
+    /// When the bucket of breakers does not answer.
+    pub async fn hurry(&self, channel: ChannelId) -> Result<(), bucket::Error> {
+        let now = self.worker.clock.timestamp();
+        self.worker.keeper.change(channel, |entry| entry.hurry(now)).await.map(drop)
     }
 
     /// What this node sees of a channel.

@@ -37,8 +37,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Most outcomes that wait to be taken in: the largest cap of a channel, each of which answers one delivery.
 const DONE_MAX: usize = 1_000;
 
-/// Pause before a slot is asked for again, and before a look at the entry while the channel waits.
+/// Pause before a look at the entry while the channel waits.
 const BREATH: Duration = Duration::from_millis(20);
+
+/// Pause before a place in the lane's line is asked for again: there are hundreds of backlogs then, and slots are few.
+const LINE_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a drain is given.
 #[derive(Debug)]
@@ -259,7 +262,7 @@ impl Drain {
                     ticket.forget();
                 }
                 self.line.put_back((sequence, delivery), Timestamp::default());
-                return Ok(BREATH);
+                return Ok(LINE_PAUSE);
             }
             self.line.went((sequence, delivery));
             self.in_flight += 1;

@@ -125,7 +125,8 @@ impl Worker {
         self.keeper.get(channel.id).map(|entry| entry.why)
     }
 
-    /// Moves held deliveries to their backlogs, and everything of their channels that waits after them.
+    /// Moves held deliveries to their backlogs, and everything of their channels that waits after them. Their channels are
+    /// set apart by whoever moves them, many at once: nobody who pulls waits for that.
     pub(super) async fn set_apart(&self, held: Vec<(Key, Held)>, why: Why) {
         for (key, held) in held {
             let mut waiting = lock(&self.slots).take_channel(key.lane, key.channel);
@@ -134,11 +135,6 @@ impl Worker {
                 if let Origin::Queue(taken) = held.origin {
                     self.divert(*taken, held.delivery, why).await;
                 }
-            }
-            if self.keeper.get(key.channel).is_none()
-                && let Err(error) = self.keeper.ensure(key.channel, why).await
-            {
-                debug!(error = %chain(&error), "a channel is set apart with its first move");
             }
         }
     }
@@ -275,7 +271,7 @@ impl Worker {
         let entry = self.keeper.get(channel.id);
         let probing = entry.as_ref().is_some_and(|entry| entry.state == State::HalfOpen);
         match verdict.wish {
-            Some(Wish::Pause) => self.pause(channel).await,
+            Some(Wish::Pause) => self.pause(key, channel).await,
             // A probe that is refused with a wish has failed all the same; its cooldown is at least as long.
             Some(Wish::Throttle(pause)) if !probing => {
                 self.open(key, Why::Throttled, |entry, now| entry.throttle(pause, now)).await;
@@ -327,7 +323,15 @@ impl Worker {
     }
 
     /// The receiver is gone for good: its owner has to say when it is back.
-    async fn pause(&self, channel: &Channel) {
+    async fn pause(&self, key: Key, channel: &Channel) {
+        let (node, now) = (self.keeper.node(), self.clock.timestamp());
+        let blame = |entry: Option<Entry>| {
+            let entry = entry.unwrap_or_else(|| Entry::divert(node, Why::Gone, now));
+            Some(entry.blame(Why::Gone, now))
+        };
+        if let Err(error) = self.keeper.enter(key.channel, blame).await {
+            debug!(error = %chain(&error), "why channel {} is paused is not kept", channel.id);
+        }
         let patch = ChannelPatch { status: Some(ChannelStatus::Paused), ..ChannelPatch::default() };
         let deadline = self.clock.now() + PAUSE_MAX;
         let when = When { now: self.clock.timestamp(), deadline };
