@@ -3,6 +3,7 @@
 mod answers;
 mod apart;
 mod crash;
+mod egress;
 mod inbound;
 mod ordered;
 
