@@ -5,6 +5,7 @@ mod apart;
 mod crash;
 mod egress;
 mod inbound;
+mod kills;
 mod ordered;
 
 use std::net::Ipv4Addr;
