@@ -3,7 +3,9 @@
 mod answers;
 mod apart;
 mod crash;
+mod egress;
 mod inbound;
+mod kills;
 mod ordered;
 
 use std::net::Ipv4Addr;

@@ -2,8 +2,10 @@
 //! binary shares. A test that stops a service has services of its own.
 
 pub mod client;
+pub mod node;
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -19,6 +21,7 @@ use forebay::sandbox::{
     Binaries, Durability, Install, Nats, Options, PgBouncer, Pooling, Postgres, provide,
 };
 use forebay::store::{Schema, Target, schema};
+use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
 /// What a test asks for when it does not matter who it is.
@@ -32,6 +35,16 @@ pub const ADMIN_TOKEN: &str = "operator-of-the-test-worlds";
 
 /// A database that is migrated once and copied for every world.
 const TEMPLATE: &str = "world_template";
+
+/// Removes the directory `$1` at the end of its input, when the processes `$2` and `$3` are gone, ten seconds later at most.
+const SWEEP: &str = r#"
+read -r _
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+  kill -0 "$2" || kill -0 "$3" || break
+  sleep 1
+done
+rm -rf "$1"
+"#;
 
 /// The services that all worlds share, started once.
 struct Shared {
@@ -72,13 +85,24 @@ fn shared() -> &'static Shared {
                 let nats = Nats::start(&binaries, &options).await.unwrap();
                 postgres.create_database(TEMPLATE).await.unwrap();
                 migrate(&postgres.url(TEMPLATE)).await;
+                let sweeper = sweeper(root.path(), [postgres.pid(), nats.pid()]);
                 tell.send(Shared { postgres: postgres.url("{}"), nats: nats.url() }).unwrap();
                 std::future::pending::<()>().await;
-                drop((postgres, nats, root));
+                drop((postgres, nats, root, sweeper));
             });
         });
         told.recv().unwrap()
     })
+}
+
+/// A child that removes a directory when this process has ended, however it ended, and its services are gone: what is
+/// static is not dropped. The kernel closes the pipe that it reads from.
+fn sweeper(directory: &Path, services: [u32; 2]) -> Child {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", SWEEP, "sweeper"]).arg(directory).args(services.map(|pid| pid.to_string()));
+    // Of a group of its own, which an interrupt from the terminal does not reach.
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    command.spawn().unwrap()
 }
 
 async fn migrate(url: &str) {
@@ -346,11 +370,16 @@ impl World {
 }
 
 /// Looks again and again until it holds. What does not hold within the patience fails the test.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub async fn eventually(what: &str, holds: impl AsyncFnMut() -> bool) {
+    within(PATIENCE, what, holds).await;
+}
+
+/// The same with a patience of its own, for what takes its time.
+pub async fn within(patience: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + patience;
     let mut tick = tokio::time::interval(Duration::from_millis(10));
     while !holds().await {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what}: not within {patience:?}");
         tick.tick().await;
     }
 }

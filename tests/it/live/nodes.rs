@@ -1,49 +1,15 @@
 //! Two nodes on one log, one of which is killed.
 
-use std::net::SocketAddr;
-use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at, timeout};
 
 use super::key_of;
 use super::model::{Course, Wish, all_of, follow};
 use crate::world::client::Client;
-use crate::world::{ADMIN_TOKEN, PATIENCE, World, eventually};
-
-/// A node that is a process of its own, and where it listens.
-async fn node(world: &World) -> (Child, SocketAddr) {
-    let namespace = world.namespace();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    command.arg("serve").env_clear().envs([
-        ("DATABASE_URL", world.postgres_url()),
-        ("NATS_URL", &world.nats_url()),
-        ("FOREBAY_NAMESPACE", namespace.as_str()),
-        ("FOREBAY_LISTEN", "127.0.0.1:0"),
-        ("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN),
-        ("FOREBAY_PARTITION_BYTES_MAX", "67108864"),
-        ("FOREBAY_PARTITIONS", "2"),
-    ]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let reading = async {
-        loop {
-            let line = lines.next_line().await.unwrap().expect("it runs");
-            if let Some((_, rest)) = line.split_once("listening on http://") {
-                let is_of_address = |c: char| c.is_ascii_digit() || ".:".contains(c);
-                return rest.trim_end_matches(|c| !is_of_address(c)).parse().unwrap();
-            }
-        }
-    };
-    let address = timeout(PATIENCE, reading).await.expect("it listens");
-    // Whoever writes to a closed pipe is ended.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (child, address)
-}
+use crate::world::node::Node;
+use crate::world::{PATIENCE, World, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_killed_takes_nothing_along() {
@@ -51,7 +17,8 @@ async fn a_node_that_is_killed_takes_nothing_along() {
     let stays = world.serve(&[]).await;
     let tenant = Client::tenant(&stays).await;
     let conversation = tenant.open().await;
-    let (mut child, address) = node(&world).await;
+    let node = Node::start(&world, &[]).await;
+    let address = node.address;
     let there = Client::to(address, tenant.bearer());
     let path = format!("/v1/conversations/{conversation}");
     eventually("the other node knows", async || there.get(&path).await.status == 200).await;
@@ -72,8 +39,7 @@ async fn a_node_that_is_killed_takes_nothing_along() {
     let remains = tokio::spawn(follow(vec![stays.address], wish("remains", 70), course));
     let head = async || tenant.get(&path).await.json()["headSeq"].as_u64().unwrap();
     eventually("both talk", async || head().await > 40).await;
-    child.start_kill().unwrap();
-    assert!(!timeout(PATIENCE, child.wait()).await.unwrap().unwrap().success());
+    node.kill().await;
     let killed_at = head().await;
     eventually("both talk on", async || head().await > killed_at + 40).await;
     steer.send_modify(|course| course.is_over = true);

@@ -21,6 +21,9 @@ use super::ADMIN_TOKEN;
 /// No answer may take longer, whatever is down.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 
+/// What a connection ended with instead of an answer.
+type Broken = Box<dyn std::error::Error + Send + Sync>;
+
 /// Somebody with a credential at one server.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -59,9 +62,15 @@ impl Client {
 
     /// A new tenant.
     pub async fn tenant(server: &Server) -> Self {
-        let made = Self::operator(server).post("/v1/tenants", json!({"name": "acme"})).await;
+        Self::tenant_at(server.address).await
+    }
+
+    /// A new tenant at a server of another process.
+    pub async fn tenant_at(address: SocketAddr) -> Self {
+        let operator = Self::to(address, ADMIN_TOKEN);
+        let made = operator.post("/v1/tenants", json!({"name": "acme"})).await;
         assert_eq!(made.status, 201, "{made:?}");
-        Self::with(server, made.json()["apiKey"].as_str().unwrap())
+        Self::to(address, made.json()["apiKey"].as_str().unwrap())
     }
 
     /// The same caller at another server.
@@ -98,6 +107,23 @@ impl Client {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Answer {
+        let answer = timeout(ANSWER_MAX, self.ask(method, path, headers, body)).await;
+        let answer = answer.unwrap_or_else(|_| panic!("{path}: no answer"));
+        answer.unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// The same to a server that may be gone at any moment; `None` for no answer.
+    pub async fn try_post(&self, path: &str, body: String) -> Option<Answer> {
+        timeout(ANSWER_MAX, self.ask(Method::POST, path, &[], body)).await.ok()?.ok()
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Answer, Broken> {
         let mut request = Request::new(Full::new(body.into()));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().unwrap();
@@ -111,17 +137,12 @@ impl Client {
             let name: hyper::header::HeaderName = name.parse().unwrap();
             fields.insert(name, value.parse().unwrap());
         }
-        let asking = self.exchange(request);
-        timeout(ANSWER_MAX, asking).await.unwrap_or_else(|_| panic!("{path}: no answer"))
-    }
-
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Answer {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let stream = TcpStream::connect(self.address).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let work = async {
-            let (parts, body) = sender.send_request(request).await.unwrap().into_parts();
-            let body = body.collect().await.unwrap().to_bytes();
-            Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+            let (parts, body) = sender.send_request(request).await?.into_parts();
+            let body = body.collect().await?.to_bytes();
+            Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, body })
         };
         tokio::pin!(connection, work);
         tokio::select! {
@@ -129,7 +150,7 @@ impl Client {
             answer = &mut work => answer,
             ended = &mut connection => match ended {
                 Ok(()) => work.await,
-                Err(error) => panic!("the connection broke: {error}"),
+                Err(error) => Err(format!("the connection broke: {error}").into()),
             }
         }
     }
