@@ -147,6 +147,7 @@ pub async fn start(parts: Parts, settings: Settings, mut rng: StdRng) -> Result<
         keeper: keeper.clone(),
         metrics: parts.metrics.clone(),
         rng: StdRng::from_rng(&mut rng),
+        clock: parts.clock.clone(),
     };
     let worker = Arc::new(Worker {
         log: parts.log,
@@ -162,6 +163,7 @@ pub async fn start(parts: Parts, settings: Settings, mut rng: StdRng) -> Result<
         slots: Mutex::new(Slots::new(settings.sizes)),
         health: Mutex::default(),
         recent: Mutex::default(),
+        gone: Mutex::default(),
         rng: Mutex::new(rng),
     });
     let mut queues = Vec::with_capacity(Lane::COUNT);
@@ -182,7 +184,11 @@ fn supervise(
     (diverter, moved): (Diverter, mpsc::Receiver<divert::Moving>),
 ) {
     let kind = Kind::Delivery;
-    supervisor.supervise(kind, "breakers", move |stop| keeper.clone().run(stop));
+    let own = Arc::clone(worker);
+    supervisor.supervise(kind, "breakers", move |stop| {
+        let worker = Arc::clone(&own);
+        keeper.clone().run(move || lock(&worker.slots).is_idle(), stop)
+    });
     for (lane, queue) in Lane::all().zip(queues.clone()) {
         let worker = Arc::clone(worker);
         supervisor.supervise(kind, format!("lane {}", lane.name()), move |stop| {
@@ -264,13 +270,15 @@ async fn start_attempts(worker: Arc<Worker>, stop: Stop) -> Result<(), Infallibl
 
 /// Purges what every lane has settled.
 async fn compact(worker: Arc<Worker>, queues: Vec<Queue>, stop: Stop) -> Result<(), Infallible> {
+    let mut last = 0;
     loop {
         tokio::select! {
             () = stop.requested() => return Ok(()),
             () = tokio::time::sleep(PURGE_EVERY) => {}
         }
-        if let Err(error) = worker.log.compact(&queues, worker.journal.partitions()).await {
-            warn!(error = %chain(&error), "settled deliveries were not purged");
+        match worker.log.compact(&queues, worker.journal.partitions(), last).await {
+            Ok(now) => last = now,
+            Err(error) => warn!(error = %chain(&error), "settled deliveries were not purged"),
         }
     }
 }

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use tracing::{debug, error, info};
 
 use crate::clock::Clock;
-use crate::directory::{Channel, Directory, Lane, Scope};
+use crate::directory::{self, Channel, Directory, Lane, Scope};
 use crate::event::delivery::Place;
 use crate::event::record::CodecError;
 use crate::event::{Delivery, Event, Record, TenantId};
@@ -41,12 +41,18 @@ const MARKER_EVERY: Duration = Duration::from_secs(5);
 /// Pause after a refusal for want of room. Nothing is lost meanwhile: the log keeps it.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
+/// Longest wait for the directory to have what was written to it.
+const DIRECTORY_MAX: Duration = Duration::from_secs(2);
+
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The log cannot be read or the queue not be written.
     #[error("routing")]
     Log(#[from] log::Error),
+    /// It is not known whether the directory has every channel.
+    #[error("who hears of what")]
+    Directory(#[from] directory::Error),
     /// The bucket of links does not answer.
     #[error("what conversations name")]
     Links(#[from] bucket::Error),
@@ -258,6 +264,10 @@ impl Router {
 
     async fn plan(&mut self, records: &[Arc<Folded>]) -> Result<Plan, Error> {
         let directory = self.parts.directory.clone();
+        // Whoever made a channel on another node and then speaks is heard by it: what is routed is never routed again.
+        if records.iter().any(|folded| !folded.record.events.is_empty()) {
+            directory.catch_up(self.parts.clock.now() + DIRECTORY_MAX).await?;
+        }
         let mut tenants: HashMap<TenantId, Arc<[Arc<Channel>]>> = HashMap::new();
         for event in records.iter().flat_map(|folded| &folded.record.events) {
             let now = self.parts.clock.now();

@@ -129,7 +129,7 @@ async fn test(
     json(StatusCode::ACCEPTED, &TestBody { delivery_id })
 }
 
-/// Makes deliveries again: those that failed, or all.
+/// Makes deliveries again: those that failed, or all. While a job of the channel runs on this node, that one is answered.
 #[utoipa::path(post, path = "/v1/channels/{id}/redeliver", tag = "channels", security(("tenant" = [])),
     request_body = RedeliverBody, params(("id" = String, Path, description = "The channel")),
     responses((status = 202, description = "The job that makes them again", body = JobBody),
@@ -153,7 +153,10 @@ async fn redeliver(
         return json(StatusCode::OK, &body);
     }
     let job_id = RequestId::generate(counter.clock.timestamp(), &mut counter.seeds.fork());
-    let job = counter.redelivery.begin(job_id, tenant.id, id);
+    let job = match counter.redelivery.begin(job_id, tenant.id, id) {
+        Ok(job) => job,
+        Err(running) => return json(StatusCode::ACCEPTED, &job_body(&running)),
+    };
     let answer = json(StatusCode::ACCEPTED, &job_body(&job));
     counter.redelivery.start(job, tenant, channel, filter);
     answer

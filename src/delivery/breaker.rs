@@ -81,6 +81,17 @@ pub struct Change {
     pub why: Why,
 }
 
+/// How the one delivery ended that tried a half-open breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Under which epoch it went out.
+    pub epoch: u64,
+    /// Whether it was delivered.
+    pub success: bool,
+    /// For how long the receiver wants nothing.
+    pub pause: Duration,
+}
+
 /// A channel that is set apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -136,13 +147,21 @@ impl Entry {
         due.then(|| self.become_state(State::HalfOpen, why, now))
     }
 
-    /// What the one delivery met that tried under `epoch`.
-    pub fn probed(self, epoch: u64, success: bool, now: Timestamp) -> Option<Self> {
-        if self.epoch != epoch || self.state != State::HalfOpen {
+    /// What the one delivery met that tried.
+    pub fn probed(self, probe: Probe, now: Timestamp) -> Option<Self> {
+        if self.epoch != probe.epoch || self.state != State::HalfOpen {
             return None;
         }
         let why = self.why;
-        Some(if success { self.become_state(State::Closed, why, now) } else { self.trip(why, now) })
+        if probe.success {
+            return Some(self.become_state(State::Closed, why, now));
+        }
+        let mut tripped = self.trip(why, now);
+        let asked = now.plus(probe.pause);
+        if let State::Open { until } = &mut tripped.state {
+            *until = asked.max(*until);
+        }
+        Some(tripped)
     }
 
     /// Another node drains the backlog from now on; a probe that the former one had begun is forgotten.
@@ -211,11 +230,17 @@ mod tests {
         assert_eq!((entry.state, entry.epoch), (State::Open { until: at(31) }, 2));
         assert_eq!(entry.clone().probe(at(30)), None);
         let half = entry.probe(at(31)).unwrap();
-        assert_eq!(half.clone().probed(half.epoch - 1, true, at(32)), None, "an older epoch");
-        let closed = half.clone().probed(half.epoch, true, at(32)).unwrap();
+        let probe = |epoch, success, pause| {
+            let probe = Probe { epoch, success, pause: Duration::from_secs(pause) };
+            half.clone().probed(probe, at(32))
+        };
+        assert_eq!(probe(half.epoch - 1, true, 0), None, "an older epoch");
+        let closed = probe(half.epoch, true, 0).unwrap();
         assert_eq!(closed.state, State::Closed);
-        let again = half.clone().probed(half.epoch, false, at(32)).unwrap();
+        let again = probe(half.epoch, false, 0).unwrap();
         assert_eq!(again.state, State::Open { until: at(92) });
+        let asked = probe(half.epoch, false, 600).unwrap();
+        assert_eq!(asked.state, State::Open { until: at(632) }, "what it asks for counts too");
         let taken = half.take_over(node(2), at(40));
         assert_eq!((taken.state, taken.owner), (State::Open { until: at(40) }, node(2)));
     }
@@ -267,7 +292,10 @@ mod tests {
                     0 => Some(entry.clone().trip(Why::Failures, now)),
                     1 => Some(entry.clone().throttle(Duration::from_secs(wait + 1), now)),
                     2 => entry.clone().probe(now),
-                    3 => entry.clone().probed(entry.epoch, success, now),
+                    3 => {
+                        let pause = Duration::from_secs(wait);
+                        entry.clone().probed(Probe { epoch: entry.epoch, success, pause }, now)
+                    }
                     4 => entry.clone().hurry(now),
                     5 => Some(entry.clone().blame(Why::Gone, now)),
                     _ => Some(entry.clone().take_over(node(2), now)),

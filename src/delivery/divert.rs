@@ -9,11 +9,13 @@ use futures_util::StreamExt as _;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;
-use tracing::warn;
+use tracing::{debug, error, warn};
 
 use super::breaker::Why;
 use super::keeper::Keeper;
+use crate::clock::Clock;
 use crate::event::{ChannelId, Delivery};
+use crate::lifecycle::restraint::{Decision, Restraint};
 use crate::lifecycle::{Stop, chain};
 use crate::log::Log;
 use crate::log::batch::{Posted, Posting};
@@ -48,12 +50,14 @@ pub(super) struct Diverter {
     pub(super) keeper: Keeper,
     pub(super) metrics: metrics::Delivery,
     pub(super) rng: StdRng,
+    pub(super) clock: Clock,
 }
 
 impl Diverter {
     /// Moves what is brought, until nobody brings anything or the stop.
     pub(super) async fn run(&mut self, inbox: &mut mpsc::Receiver<Moving>, stop: &Stop) {
         let mut waiting: Vec<Moving> = Vec::new();
+        let mut refusals = Restraint::default();
         loop {
             if waiting.is_empty() {
                 tokio::select! {
@@ -70,21 +74,49 @@ impl Diverter {
                 count += 1;
             }
             let rest = waiting.split_off(count);
-            if self.store(&waiting).await {
-                self.settle(std::mem::replace(&mut waiting, rest)).await;
-            } else {
-                waiting.extend(rest);
-                tokio::select! {
-                    () = stop.requested() => return,
-                    () = tokio::time::sleep(PAUSE) => {}
-                }
+            let moved = std::mem::replace(&mut waiting, rest);
+            tokio::select! {
+                () = stop.requested() => return,
+                () = self.go(moved, &mut refusals) => {}
             }
         }
     }
 
-    /// Stores a move in the backlogs and sees to it that each is drained. A move whose acknowledgement is lost is stored
-    /// twice; the drain tells by the ids.
-    async fn store(&mut self, moving: &[Moving]) -> bool {
+    /// Moves these, however long it takes; where the backlogs have no room their queue gives them again later, so that
+    /// those of others, and everybody's attempts, need not wait for room.
+    ///
+    /// Cancel safe: what was not settled comes again.
+    async fn go(&mut self, moved: Vec<Moving>, refusals: &mut Restraint) {
+        loop {
+            match self.store(&moved).await {
+                Posted::Stored(_) => break,
+                Posted::Full => {
+                    if let Decision::Log { suppressed } = refusals.on_event(self.clock.now()) {
+                        error!(
+                            suppressed,
+                            "the stream of backlogs is full; its queue gives deliveries again later"
+                        );
+                    }
+                    return;
+                }
+                other @ (Posted::Conflict | Posted::Unknown(_)) => {
+                    if let Decision::Log { suppressed } = refusals.on_event(self.clock.now()) {
+                        warn!(suppressed, "deliveries were not moved to their backlogs: {other:?}");
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+        // Stored once: only what follows is tried again.
+        while !self.set_apart(&moved).await {
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.settle(moved).await;
+    }
+
+    /// Stores a move in the backlogs. A move whose acknowledgement is lost is stored twice; the drain tells by the ids of
+    /// what is settled, and makes an attempt twice of what is not.
+    async fn store(&mut self, moving: &[Moving]) -> Posted {
         let posting = |moving: &Moving| Posting {
             subject: self.log.backlog_subject(&moving.delivery.channel.to_string()),
             guard: None,
@@ -92,14 +124,15 @@ impl Diverter {
         };
         let postings = moving.iter().map(posting).collect();
         let name = format!("{:032x}", self.rng.random::<u128>());
-        match self.log.post(&name, postings).await {
-            Posted::Stored(_) => {}
-            other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => {
-                warn!("deliveries were not moved to their backlogs: {other:?}");
-                return false;
-            }
+        let posted = self.log.post(&name, postings).await;
+        if matches!(posted, Posted::Stored(_)) {
+            fail("diverted");
         }
-        fail("diverted");
+        posted
+    }
+
+    /// Sees to it that each backlog is drained; whether that is sure.
+    async fn set_apart(&self, moving: &[Moving]) -> bool {
         let channels: BTreeMap<ChannelId, Why> =
             moving.iter().map(|moving| (moving.delivery.channel, moving.why)).collect();
         // Only now: an entry that was there before may have been given up while this move was under way.
@@ -111,7 +144,7 @@ impl Diverter {
         let mut ensuring = futures_util::stream::iter(ensuring).buffer_unordered(ENSURED_AT_ONCE);
         while let Some(ensured) = ensuring.next().await {
             if let Err(error) = ensured {
-                warn!(error = %chain(&error), "a channel could not be set apart");
+                debug!(error = %chain(&error), "a channel could not be set apart yet");
                 return false;
             }
         }

@@ -6,7 +6,7 @@ mod line;
 pub(super) mod owner;
 mod ticket;
 
-pub(super) use ticket::Ticket;
+pub(super) use ticket::{Came, Ticket};
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use super::breaker::{Entry, State, Why};
+use super::breaker::{Entry, Probe, State, Why};
 use super::ramp::{Ramp, Rate};
 use super::slots::{Class, Key, Overflow};
 use super::verdict::Sign;
 use super::worker::{Held, Origin, Worker, lock};
 use crate::clock::Timestamp;
 use crate::directory::{Channel, ChannelStatus, Lane, RateLimit};
-use crate::event::{ChannelId, Delivery, Fate};
+use crate::event::{ChannelId, Delivery, Fate, TenantId};
 use crate::lifecycle::{Stop, chain};
 use crate::log;
 use crate::log::backlog::PURGE_EVERY;
@@ -126,7 +126,7 @@ impl Drain {
             return self.finish(&entry).await;
         };
         let Some(channel) = worker.directory.channel(tenant, self.channel) else {
-            return self.forget().await;
+            return self.forget(tenant).await;
         };
         if channel.status == ChannelStatus::Paused {
             return Ok(Turn::Wait(LOOK_EVERY));
@@ -163,6 +163,7 @@ impl Drain {
         let waits = !matches!(entry.state, State::Closed);
         // A breaker that is open stays so until a delivery has tried; a channel that is in order is always drained.
         if pinned || waits || self.line.is_open() {
+            // What is moved there at this moment is found by the sweep.
             if let State::Open { until } = entry.state
                 && until <= worker.clock.timestamp().minus(Duration::from_hours(1))
             {
@@ -200,9 +201,9 @@ impl Drain {
         channels.iter().any(|channel| channel.id == self.channel)
     }
 
-    /// The channel was deleted, and so is its backlog.
-    async fn forget(&mut self) -> Result<Turn, log::Error> {
-        if !self.worker.directory.status().level {
+    /// The channel is not known here: if it was deleted, so is its backlog.
+    async fn forget(&mut self, tenant: TenantId) -> Result<Turn, log::Error> {
+        if !self.worker.is_gone(tenant, self.channel).await {
             return Ok(Turn::Wait(LOOK_EVERY));
         }
         self.worker.log.backlog_purge(&self.name, u64::MAX >> 1).await?;
@@ -253,7 +254,8 @@ impl Drain {
                 self.line.put_back((sequence, delivery), Timestamp::default());
                 return Ok(then.saturating_duration_since(self.worker.clock.now()));
             }
-            let origin = Origin::Backlog(Ticket::new(sequence, self.told.clone()));
+            let ticket = Ticket::new(sequence, self.line.is_head(&delivery), self.told.clone());
+            let origin = Origin::Backlog(ticket);
             let held = Held { delivery: delivery.clone(), origin };
             let (cap, now) = (channel.settings.max_in_flight, self.worker.clock.now());
             let pushed = lock(&self.worker.slots).push((key, Class::Backlog), cap, held, now);
@@ -295,12 +297,13 @@ impl Drain {
     /// Takes in what became of a delivery that was let go.
     async fn on_done(&mut self, done: Done) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let (sign, fate) = done.came.unzip();
+        let sign = done.came.map(|came| came.sign);
         let success = sign == Some(Sign::Success);
         let now = self.worker.clock.timestamp();
         if let Some(epoch) = self.probing.take() {
-            let probed =
-                self.worker.keeper.change(self.channel, |entry| entry.probed(epoch, success, now));
+            let pause = done.came.map_or(Duration::ZERO, |came| came.pause);
+            let probe = Probe { epoch, success, pause };
+            let probed = self.worker.keeper.change(self.channel, |entry| entry.probed(probe, now));
             if let Err(error) = probed.await {
                 warn!(error = %chain(&error), "a probe of channel {} was not noted", self.name);
             }
@@ -318,13 +321,13 @@ impl Drain {
         }
         let Some(delivery) = self.line.get(done.sequence).cloned() else { return };
         // An attempt that nobody knows the end of may have been made or not: it is made again, after a breath.
-        let Some(fate) = fate else {
+        let Some(fate) = done.came.map(|came| came.fate) else {
             self.line.put_back((done.sequence, delivery), now.plus(LOOK_EVERY));
             return;
         };
         match fate {
             // The head of a conversation in order stays at its place until it is settled.
-            Fate::Retry(at) if self.line.is_head(&delivery) => {
+            Fate::Retry(at) if done.keeps_retry => {
                 let next = Delivery { attempt: delivery.attempt + 1, ..delivery };
                 self.line.put_back((done.sequence, next), at);
             }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
@@ -18,6 +19,15 @@ use crate::log::bucket::{self, Bucket, Change};
 /// How often a node says that it is alive, and after which silence it counts as dead.
 const BEAT: Duration = Duration::from_secs(2);
 const SILENCE_MAX: Duration = Duration::from_secs(7);
+
+/// Most backlogs that are taken over with one beat, and at once: whoever takes over must go on saying that he is alive.
+const TAKEN_MAX: usize = 256;
+const TAKEN_AT_ONCE: usize = 64;
+
+/// How long a node that stops lets its attempts end before it says goodbye, and how often it looks. Shorter than the
+/// silence after which it counts as dead.
+const GOODBYE_MAX: Duration = Duration::from_secs(3);
+const GOODBYE_LOOK: Duration = Duration::from_millis(50);
 
 /// Deadline of one request.
 const REQUEST_MAX: Duration = Duration::from_secs(2);
@@ -61,7 +71,8 @@ impl Memory {
             owner != own && heard.is_none_or(|at| now.saturating_duration_since(*at) > SILENCE_MAX)
         };
         let known = self.entries.iter().filter(|_| self.level);
-        known.filter(|(_, (e, _))| is_orphan(e.owner)).map(|(channel, _)| *channel).collect()
+        let orphans = known.filter(|(_, (entry, _))| is_orphan(entry.owner));
+        orphans.map(|(channel, _)| *channel).take(TAKEN_MAX).collect()
     }
 }
 
@@ -188,11 +199,11 @@ impl Keeper {
         }
     }
 
-    /// Follows the bucket and says that this node is alive, until the stop.
+    /// Follows the bucket and says that this node is alive, until the stop and then until its attempts have ended.
     ///
     /// # Errors
     /// When the bucket can be reached but not be watched.
-    pub async fn run(self, stop: Stop) -> Result<(), bucket::Error> {
+    pub async fn run(self, is_idle: impl Fn() -> bool, stop: Stop) -> Result<(), bucket::Error> {
         let mut watch = self.0.bucket.watch();
         // Before anything is set apart here, so that no entry is of a node that nobody has heard of.
         self.beat().await;
@@ -212,6 +223,10 @@ impl Keeper {
                 _ = beat.tick() => self.beat().await,
             }
         }
+        let until = self.0.clock.now() + GOODBYE_MAX;
+        while !is_idle() && self.0.clock.now() < until {
+            tokio::time::sleep(GOODBYE_LOOK).await;
+        }
         // Whoever is told need not wait for the silence.
         drop(self.0.bucket.delete(&self.own_key(), self.deadline()).await);
         Ok(())
@@ -226,6 +241,8 @@ impl Keeper {
             Change::Level { .. } => {
                 let mut memory = self.memory();
                 memory.level = true;
+                // While nobody could be heard, nobody's silence meant anything.
+                memory.nodes.values_mut().for_each(|heard| *heard = now);
                 if let Some(told) = memory.told.take() {
                     memory.entries.retain(|channel, _| told.contains(channel));
                 }
@@ -263,12 +280,21 @@ impl Keeper {
             return;
         }
         let orphans = self.memory().orphans(self.0.node, self.0.clock.now());
-        for channel in orphans {
+        let taking = orphans.into_iter().map(|channel| async move {
             let (node, now) = (self.0.node, self.0.clock.timestamp());
-            let taken = self.change(channel, |entry| Some(entry.take_over(node, now))).await;
-            if let Err(error) = taken {
-                warn!(error = %chain(&error), "a backlog was not taken over");
+            self.change(channel, |entry| Some(entry.take_over(node, now))).await
+        });
+        let mut taking = futures_util::stream::iter(taking).buffer_unordered(TAKEN_AT_ONCE);
+        // What is not done by the next beat is begun anew with it.
+        let taken = tokio::time::timeout(BEAT, async {
+            while let Some(taken) = taking.next().await {
+                if let Err(error) = taken {
+                    debug!(error = %chain(&error), "a backlog was not taken over");
+                }
             }
+        });
+        if taken.await.is_err() {
+            warn!("backlogs of other nodes are taken over slowly");
         }
     }
 

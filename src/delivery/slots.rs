@@ -150,6 +150,11 @@ impl<T> Slots<T> {
         (self.in_flight[tier as usize], waiting)
     }
 
+    /// Whether no attempt is under way.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight == [0; 3]
+    }
+
     /// Attempts of a channel that are under way.
     pub fn in_flight(&self, channel: ChannelId) -> usize {
         self.channels.get(&channel).map_or(0, |count| count.in_flight)

@@ -2,9 +2,10 @@
 //! Promises that a delivery leaves its queue only once its outcome is in the log, or its retry or backlog is stored.
 //! Does not pull; loops do, and hand in what they got.
 
+mod conclusions;
 mod outcome;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,19 +15,19 @@ use tokio::sync::{Notify, mpsc};
 use tracing::{debug, warn};
 
 use super::attempt::Sender;
-use super::breaker::{Entry, State, Why};
+use super::breaker::Why;
 use super::divert::{Moving, fail};
-use super::drain::Ticket;
-use super::health::{Health, Sample};
+use super::drain::{Came, Ticket};
+use super::health::Health;
 use super::keeper::Keeper;
 use super::recent::Recent;
 use super::retry::Policy;
 use super::slots::{Class, Key, Overflow, Slots, Started};
 use super::verdict::{Sign, Verdict, Wish, judge};
 use crate::clock::Clock;
-use crate::directory::{Channel, ChannelPatch, ChannelStatus, Directory, Lane, When};
-use crate::event::{ChannelId, Delivery, Fate, Outcome};
-use crate::journal::Journal;
+use crate::directory::{Channel, ChannelStatus, Directory, Lane};
+use crate::event::{ChannelId, Delivery, Fate, Outcome, TenantId};
+use crate::journal::{Journal, Place};
 use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::Log;
 use crate::log::batch::Posted;
@@ -43,11 +44,11 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// How often a queue is told that an attempt is still under way; well within the queue's patience.
 const HOLD_EVERY: Duration = Duration::from_secs(3);
 
-/// Channels whose health is remembered; the idle ones go first.
-const HEALTH_MAX: usize = 10_000;
+/// Deleted channels that are remembered; beyond it they are asked for anew.
+const GONE_MAX: usize = 10_000;
 
-/// Deadline of pausing a channel whose receiver is gone.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Deadline of asking whether a channel was deleted.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// A delivery that is held, and where it is to be settled.
 #[derive(Debug)]
@@ -82,6 +83,8 @@ pub(super) struct Worker {
     pub(super) slots: Mutex<Slots<Held>>,
     pub(super) health: Mutex<HashMap<ChannelId, Health>>,
     pub(super) recent: Mutex<Recent>,
+    /// Channels that were deleted, as the directory's leader has said.
+    pub(super) gone: Mutex<HashSet<ChannelId>>,
     pub(super) rng: Mutex<StdRng>,
 }
 
@@ -98,8 +101,11 @@ impl Worker {
             return taken.settle().await;
         }
         let Some(channel) = self.directory.channel(delivery.tenant, delivery.channel) else {
-            // Deleted; or this node has not heard of it yet, and then it comes again.
-            return if self.directory.status().level { taken.settle().await } else { drop(taken) };
+            // One that this node has not heard of yet comes again.
+            if self.is_gone(delivery.tenant, delivery.channel).await {
+                taken.settle().await;
+            }
+            return;
         };
         if let Some(why) = self.apart(&channel) {
             return self.divert(taken, delivery, why).await;
@@ -112,6 +118,26 @@ impl Worker {
             Ok(()) => self.wake.notify_one(),
             Err(Overflow(held)) => self.set_apart(vec![(key, held)], Why::Busy).await,
         }
+    }
+
+    /// Whether a channel that is not known here was deleted: then its deliveries are done with.
+    pub(super) async fn is_gone(&self, tenant: TenantId, channel: ChannelId) -> bool {
+        if lock(&self.gone).contains(&channel) {
+            return true;
+        }
+        let gone = self.directory.is_gone(tenant, channel, self.clock.now() + LOOK_MAX).await;
+        let is_gone = gone.unwrap_or_else(|error| {
+            debug!(error = %chain(&error), "it is not known whether channel {channel} is gone");
+            false
+        });
+        if is_gone {
+            let mut gone = lock(&self.gone);
+            if gone.len() >= GONE_MAX {
+                gone.clear();
+            }
+            gone.insert(channel);
+        }
+        is_gone
     }
 
     /// Why a channel's deliveries go through its backlog, if they do.
@@ -170,21 +196,26 @@ impl Worker {
                 }
             }
         };
-        let (sign, fate) = tokio::select! {
-            done = self.attempt(slot, &delivery) => done,
+        let keeps = matches!(&origin, Origin::Backlog(ticket) if ticket.keeps_retry());
+        let came = tokio::select! {
+            came = self.attempt((slot, keeps), &delivery) => came,
             () = hold => return,
         };
+        // Without an end it comes again, from its queue or its drain.
+        let Some(came) = came else { return };
         match origin {
             Origin::Queue(taken) => taken.settle().await,
-            Origin::Backlog(ticket) => ticket.tell(sign, fate),
+            Origin::Backlog(ticket) => ticket.tell(came),
         }
         fail("attempted");
     }
 
-    /// Sends, judges, and stores what follows. Nothing is sent when the channel was deleted meanwhile.
-    async fn attempt(&self, slot: Slot<'_>, delivery: &Delivery) -> (Sign, Fate) {
+    /// Sends, judges, and stores what follows; the next attempt too, unless whoever let it go keeps it. Nothing is sent when
+    /// the channel was deleted meanwhile, and there is no end while that is not known.
+    async fn attempt(&self, (slot, keeps): (Slot<'_>, bool), delivery: &Delivery) -> Option<Came> {
         let Some(channel) = self.directory.channel(delivery.tenant, delivery.channel) else {
-            return (Sign::Success, Fate::Failed);
+            let gone = Came { sign: Sign::Success, fate: Fate::Failed, pause: Duration::ZERO };
+            return self.is_gone(delivery.tenant, delivery.channel).await.then_some(gone);
         };
         let (key, began, began_at) = (slot.key, self.clock.now(), self.clock.timestamp());
         let came = self.sender.send(&channel, delivery, began_at).await;
@@ -194,30 +225,41 @@ impl Worker {
         let (jitter, now) = (lock(&self.rng).random::<f64>(), self.clock.timestamp());
         let verdict = judge(came.met, number, &policy, now, jitter);
         fail("sent");
-        // A failure keeps its slot until its breaker has heard of it; a success makes room at once.
-        let slot = (verdict.sign != Sign::Success).then_some(slot);
-        self.note(outcome(delivery, &came, (began_at, took), verdict)).await;
+        let outcome = outcome(delivery, &came, (began_at, took), verdict);
+        let place = self.journal.admit(outcome.conversation, outcome.size()).ok();
+        // A failure keeps its slot until its breaker has heard of it. A success makes room as soon as the log has a place
+        // for its outcome; while it has none, slots bound what waits.
+        let makes_room = verdict.sign == Sign::Success && place.is_some();
+        let slot = (!makes_room).then_some(slot);
+        self.note(outcome, place).await;
         if let Fate::Retry(at) = verdict.fate
-            && !channel.settings.ordered
+            && !keeps
         {
             self.schedule(key.lane, delivery, at).await;
         }
         self.count(key.lane, took, verdict);
         self.draw_conclusions(key, &channel, (verdict, took)).await;
         drop(slot);
-        (verdict.sign, verdict.fate)
+        let pause = match verdict.wish {
+            Some(Wish::Throttle(pause)) => pause,
+            Some(Wish::Pause) | None => Duration::ZERO,
+        };
+        Some(Came { sign: verdict.sign, fate: verdict.fate, pause })
     }
 
-    /// Puts an outcome into the log, again and again until it is there: until then the delivery is in its queue, and
-    /// what waits here is bounded by what was pulled, [`Slots::room`] of every lane. A stop ends it, and then the queue
-    /// gives the delivery to somebody else.
-    async fn note(&self, outcome: Outcome) {
+    /// Puts an outcome into the log, again and again until it is there: until then the delivery is in its queue. What waits
+    /// here is bounded by slots and by the places that the log's writers give. A stop ends it, and then the queue gives
+    /// the delivery to somebody else.
+    async fn note(&self, outcome: Outcome, mut place: Option<Place>) {
         let conversation = outcome.conversation;
         loop {
             let deadline = self.clock.now() + NOTE_MAX;
-            let noted = match self.journal.admit(conversation, outcome.size()) {
-                Ok(place) => self.journal.note(place, vec![outcome.clone()], deadline).await,
-                Err(_busy) => Err(crate::journal::Error::Late),
+            let admitted = place
+                .take()
+                .map_or_else(|| self.journal.admit(conversation, outcome.size()).ok(), Some);
+            let noted = match admitted {
+                Some(place) => self.journal.note(place, vec![outcome.clone()], deadline).await,
+                None => Err(crate::journal::Error::Late),
             };
             match noted {
                 Ok(()) => break,
@@ -259,86 +301,6 @@ impl Worker {
         );
         self.metrics.attempts[tier][result].increment(1);
         self.metrics.attempt_duration[tier].record(took.as_secs_f64());
-    }
-
-    /// What an attempt means for its channel: its breaker, a pause that its receiver asks for.
-    async fn draw_conclusions(
-        &self,
-        key: Key,
-        channel: &Channel,
-        (verdict, took): (Verdict, Duration),
-    ) {
-        let entry = self.keeper.get(channel.id);
-        let probing = entry.as_ref().is_some_and(|entry| entry.state == State::HalfOpen);
-        match verdict.wish {
-            Some(Wish::Pause) => self.pause(key, channel).await,
-            // A probe that is refused with a wish has failed all the same; its cooldown is at least as long.
-            Some(Wish::Throttle(pause)) if !probing => {
-                self.open(key, Why::Throttled, |entry, now| entry.throttle(pause, now)).await;
-            }
-            Some(Wish::Throttle(_)) | None => {}
-        }
-        let now = self.clock.now();
-        let slots = lock(&self.slots).size(key.lane.tier);
-        let trip = {
-            let mut health = lock(&self.health);
-            if health.len() >= HEALTH_MAX {
-                health.retain(|_, known| !known.is_idle(now));
-            }
-            let known = health.entry(channel.id).or_insert_with(|| Health::new(now));
-            known.on_sample(Sample { sign: verdict.sign, took }, slots, now)
-        };
-        // The probe of a half-open breaker is judged by whoever drains the backlog.
-        let Some(trip) = trip.filter(|_| !probing) else { return };
-        let why = Why::from(trip);
-        if why == Why::Slow {
-            if entry.is_none() {
-                let waiting = lock(&self.slots).take_channel(key.lane, key.channel);
-                self.set_apart(waiting, why).await;
-                drop(self.keeper.ensure(channel.id, why).await);
-            }
-            return;
-        }
-        self.open(key, why, |entry, now| entry.trip(why, now)).await;
-    }
-
-    /// Opens the breaker of a channel, unless it is open already, and moves aside what waits here.
-    async fn open(
-        &self,
-        key: Key,
-        why: Why,
-        change: impl Fn(Entry, crate::clock::Timestamp) -> Entry,
-    ) {
-        let (node, now) = (self.keeper.node(), self.clock.timestamp());
-        let shut = |entry: Option<Entry>| {
-            let entry = entry.unwrap_or_else(|| Entry::divert(node, why, now));
-            let closed = entry.state == State::Closed;
-            closed.then(|| change(entry, now))
-        };
-        if let Err(error) = self.keeper.enter(key.channel, shut).await {
-            warn!(error = %chain(&error), "the breaker of channel {} was not opened", key.channel);
-        }
-        let waiting = lock(&self.slots).take_channel(key.lane, key.channel);
-        self.set_apart(waiting, why).await;
-    }
-
-    /// The receiver is gone for good: its owner has to say when it is back.
-    async fn pause(&self, key: Key, channel: &Channel) {
-        let (node, now) = (self.keeper.node(), self.clock.timestamp());
-        let blame = |entry: Option<Entry>| {
-            let entry = entry.unwrap_or_else(|| Entry::divert(node, Why::Gone, now));
-            Some(entry.blame(Why::Gone, now))
-        };
-        if let Err(error) = self.keeper.enter(key.channel, blame).await {
-            debug!(error = %chain(&error), "why channel {} is paused is not kept", channel.id);
-        }
-        let patch = ChannelPatch { status: Some(ChannelStatus::Paused), ..ChannelPatch::default() };
-        let deadline = self.clock.now() + PAUSE_MAX;
-        let when = When { now: self.clock.timestamp(), deadline };
-        let paused = self.directory.update_channel(channel.tenant, channel.id, patch, when).await;
-        if let Err(error) = paused {
-            warn!(error = %chain(&error), "channel {} could not be paused", channel.id);
-        }
     }
 
     /// How often a channel's attempts failed one after the other, as far as this node has seen, and how many are under

@@ -5,6 +5,8 @@
 mod address;
 mod settings;
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -13,6 +15,9 @@ use super::entry::{self, Unreadable};
 use super::secret::ChannelSecret;
 use crate::clock::Timestamp;
 use crate::event::{ChannelId, TenantId};
+
+/// How long the former secret counts after a rotation: until every subscriber has the new one.
+const ROTATION_OVERLAP: Duration = Duration::from_hours(24);
 
 pub use settings::{ChannelPatch, NewChannel, Per, RateLimit, Retry, Scope, Settings};
 
@@ -108,6 +113,13 @@ impl Channel {
         self.settings.ordered || self.settings.rate_limit.is_some()
     }
 
+    /// The secrets that count at this time, the newest first: for a day after a rotation the former one does as well.
+    pub fn secrets(&self, now: Timestamp) -> Vec<Vec<u8>> {
+        let rotated = self.rotated_at.filter(|rotated| now.since(*rotated) < ROTATION_OVERLAP);
+        let former = rotated.and(self.previous_secret.as_ref());
+        std::iter::once(&self.secret).chain(former).map(ChannelSecret::bytes).collect()
+    }
+
     /// This channel after a change.
     ///
     /// # Errors
@@ -184,6 +196,22 @@ mod tests {
 
     fn at(micros: i64) -> Timestamp {
         Timestamp::from_micros(micros).unwrap()
+    }
+
+    #[test]
+    fn the_former_secret_counts_for_a_day_after_a_rotation() {
+        let secret = |byte| ChannelSecret::from_random([byte; 32]);
+        let new: NewChannel =
+            serde_json::from_str(r#"{"name":"a","url":"https://a.example/"}"#).unwrap();
+        let (tenant, id) = (TenantId::derive([1; 16]), ChannelId::derive([2; 16]));
+        let made = Timestamp::default();
+        let channel = Channel::new(tenant, id, new.checked().unwrap(), secret(1), made);
+        assert_eq!(channel.secrets(made), [secret(1).bytes()]);
+        let rotated = made.plus(Duration::from_mins(1));
+        let channel = channel.rotated(secret(2), rotated);
+        let just = rotated.plus(ROTATION_OVERLAP).minus(Duration::from_secs(1));
+        assert_eq!(channel.secrets(just), [secret(2).bytes(), secret(1).bytes()]);
+        assert_eq!(channel.secrets(rotated.plus(ROTATION_OVERLAP)), [secret(2).bytes()]);
     }
 
     #[test]

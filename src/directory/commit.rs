@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout_at};
 
 use super::entry::Subject;
 use super::{Directory, Error, Noun};
+use crate::event::{ChannelId, TenantId};
 use crate::log::bucket::{self, Found};
 
 /// How often a change is made anew because somebody else changed the same entry in between. Every failure is somebody's
@@ -118,6 +119,30 @@ impl Directory {
                 Err(failure) => pause_after(failure).await?,
             }
         }
+    }
+
+    /// Waits until this node's memory has everything that the bucket's leader has now.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the bucket does not answer, [`Error::Unseen`] when the memory does not get there in time.
+    pub async fn catch_up(&self, deadline: Instant) -> Result<(), Error> {
+        let newest = self.bucket.revision(deadline).await.map_err(Error::Unavailable)?;
+        self.seen(newest, deadline).await
+    }
+
+    /// Whether a channel that this node does not know is gone. The memory may be behind, and what it cannot read counts as
+    /// absent there; the bucket's leader knows.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the bucket does not answer.
+    pub async fn is_gone(
+        &self,
+        tenant: TenantId,
+        channel: ChannelId,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let found = self.read_entry(Subject::Channel(tenant, channel), deadline).await?;
+        Ok(found.is_none())
     }
 
     /// Waits until this node's memory has a revision.

@@ -1,5 +1,5 @@
 //! Atomic batches: several messages into one stream, all of them or none.
-//! Promises `Stored` only for an acknowledgement of the whole batch, and `Lost` only when nothing of it was stored.
+//! Promises `Stored` only for an acknowledgement of the whole batch, and `Conflict` or `Full` only when nothing of it was.
 //! Does not retry: a guard in the batch or the receiver's memory of ids makes a repetition harmless.
 
 use std::time::Duration;
@@ -12,9 +12,6 @@ use super::{Error, Log};
 
 /// Most messages of one atomic batch, as JetStream allows.
 pub const BATCH_MESSAGES_MAX: usize = 1_000;
-
-/// Most bytes of one atomic batch; keeps one batch from standing long before others on the connection.
-pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How long the acknowledgement of a batch is waited for.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);

@@ -251,8 +251,25 @@ impl Bucket {
     }
 
     /// The last entry of a key, deletions included.
+    /// The revision of the newest write to any key, as the stream's leader knows it; 0 before the first.
+    ///
+    /// # Errors
+    /// [`Error`]; never one that says a write may have been stored.
+    pub async fn revision(&self, deadline: Instant) -> Result<u64, Error> {
+        let newest = self.last_of(format!("{}>", self.prefix), ">", deadline).await?;
+        Ok(newest.map_or(0, |entry| entry.revision))
+    }
+
     async fn last(&self, key: &str, deadline: Instant) -> Result<Option<Entry>, Error> {
-        let subject = self.subject(key)?;
+        self.last_of(self.subject(key)?, key, deadline).await
+    }
+
+    async fn last_of(
+        &self,
+        subject: String,
+        key: &str,
+        deadline: Instant,
+    ) -> Result<Option<Entry>, Error> {
         let stream = self.stream().await?;
         let asked = stream.get_last_raw_message_by_subject(&subject);
         let failure = match self.answer(asked, deadline).await? {

@@ -125,11 +125,17 @@ impl Log {
     }
 
     /// Purges what every one of these queues has settled, but no partition's last marker. A marker that lags far behind
-    /// the newest deliveries is written again as it is.
+    /// the newest deliveries is written again as it is. `before` is what the last call answered, the stream's last sequence
+    /// then: by now whoever answers for a queue has seen everything up to there, so an empty queue is settled that far.
     ///
     /// # Errors
     /// When JetStream does not answer or refuses.
-    pub async fn compact(&self, queues: &[Queue], partitions: Partitions) -> Result<(), Error> {
+    pub async fn compact(
+        &self,
+        queues: &[Queue],
+        partitions: Partitions,
+        before: u64,
+    ) -> Result<u64, Error> {
         let stream = self.queue_stream(Source::Deliver);
         let doing = "purging settled deliveries";
         let state = streams::info(&self.deliveries, &stream, doing).await?;
@@ -147,14 +153,14 @@ impl Log {
             below = below.min(sequence);
         }
         for queue in queues {
-            below = below.min(queue.floor(last).await? + 1);
+            below = below.min(queue.floor(before.min(last)).await? + 1);
         }
         if below <= first {
-            return Ok(());
+            return Ok(last);
         }
         let body = serde_json::json!({ "seq": below });
         let subject = format!("STREAM.PURGE.{stream}");
-        streams::request(&self.deliveries, subject, &body, doing).await.map(drop)
+        streams::request(&self.deliveries, subject, &body, doing).await.map(|_purged| last)
     }
 }
 

@@ -27,7 +27,8 @@ const READ_MAX: Duration = Duration::from_millis(1_500);
 /// Deliveries of one step of a job.
 const STEP: usize = 100;
 
-/// Jobs that are remembered on a node; the oldest is forgotten first.
+/// Jobs of a tenant that are remembered on a node; of those that have ended the oldest is forgotten first. A channel has
+/// one that runs at most.
 const JOBS_MAX: usize = 100;
 
 /// Pause before a step that failed is tried again, and how often that is done.
@@ -206,7 +207,6 @@ impl Redelivery {
     }
 
     async fn run(self, job: Job, tenant: Arc<Tenant>, channel: Arc<Channel>, filter: Filter) {
-        self.note(job.clone());
         let (mut job, mut after, mut failures) = (job, None, 0);
         loop {
             match self.step(&tenant, &channel, &filter, after).await {
@@ -232,10 +232,20 @@ impl Redelivery {
         }
     }
 
-    /// A job that has not begun.
-    pub fn begin(&self, id: RequestId, tenant: TenantId, channel: ChannelId) -> Job {
+    /// A job that has not begun, and is known from now on; or the one that runs for this channel already.
+    ///
+    /// # Errors
+    /// The job that runs.
+    pub fn begin(&self, id: RequestId, tenant: TenantId, channel: ChannelId) -> Result<Job, Job> {
         let began_at = self.clock.timestamp();
-        Job { id, tenant, channel, state: "running", queued: 0, missing: 0, began_at }
+        let job = Job { id, tenant, channel, state: "running", queued: 0, missing: 0, began_at };
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = |known: &&Job| known.channel == channel && known.state == "running";
+        if let Some(running) = jobs.iter().find(runs) {
+            return Err(running.clone());
+        }
+        remember(&mut jobs, job.clone());
+        Ok(job)
     }
 
     async fn step(
@@ -279,28 +289,36 @@ impl Redelivery {
             guard: None,
             payload: delivery.encode(),
         };
-        for delivery in again {
-            match self.log.post("", vec![posting(delivery)]).await {
-                Posted::Stored(_) => {}
-                other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => {
-                    return Err(Error::NotQueued(format!("{other:?}")));
-                }
+        // All of them or none, so that a step that failed can be made again.
+        let name = again.first().map(|first| format!("{}-{}", first.id, first.attempt));
+        let postings = again.into_iter().map(posting).collect();
+        match self.log.post(&name.unwrap_or_default(), postings).await {
+            Posted::Stored(_) => Ok(()),
+            other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => {
+                Err(Error::NotQueued(format!("{other:?}")))
             }
         }
-        Ok(())
     }
 
     fn note(&self, job: Job) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.retain(|known| known.id != job.id);
-        jobs.push_back(job);
-        while jobs.len() > JOBS_MAX {
-            jobs.pop_front();
-        }
+        remember(&mut jobs, job);
     }
 
     fn deadline(&self) -> Instant {
         self.clock.now() + READ_MAX
+    }
+}
+
+/// Keeps a job, and of its tenant's others that have ended the newest.
+fn remember(jobs: &mut VecDeque<Job>, job: Job) {
+    jobs.retain(|known| known.id != job.id);
+    let tenant = job.tenant;
+    jobs.push_back(job);
+    while jobs.iter().filter(|known| known.tenant == tenant).count() > JOBS_MAX {
+        let is_oldest = |known: &Job| known.tenant == tenant && known.state != "running";
+        let Some(oldest) = jobs.iter().position(is_oldest) else { return };
+        jobs.remove(oldest);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::api::messages::refusal::{busy, ingest_problem, rejected, verdict_prob
 use crate::api::problem::{Code, Problem};
 use crate::clock::Clock;
 use crate::delivery::signature::{Signed, verify};
-use crate::directory::{Channel, ChannelSecret, ChannelStatus, Directory, TenantStatus};
+use crate::directory::{Channel, ChannelStatus, Directory, TenantStatus};
 use crate::event::limits::SEND_BODY_BYTES_MAX;
 use crate::event::{ConversationId, id};
 use crate::ingest::{self, Ingest, draft};
@@ -113,9 +113,7 @@ fn check(
     let id = text("webhook-id");
     let signed =
         Signed { id, timestamp: text("webhook-timestamp"), signature: text("webhook-signature") };
-    let former = channel.previous_secret.as_ref();
-    let secrets: Vec<_> =
-        std::iter::once(&channel.secret).chain(former).map(ChannelSecret::bytes).collect();
+    let secrets = channel.secrets(now);
     let secrets: Vec<_> = secrets.iter().map(Vec::as_slice).collect();
     verify(&secrets, signed, body, now).map_err(|why| {
         Problem::new(Code::Unauthorized, format!("The signature does not verify: {why}."))

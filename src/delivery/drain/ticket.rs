@@ -2,6 +2,8 @@
 //! Promises that every delivery that was let go is told of once, also when its attempt ended without a result.
 //! Does not judge.
 
+use std::time::Duration;
+
 use tokio::sync::mpsc;
 
 use crate::delivery::verdict::Sign;
@@ -12,24 +14,44 @@ use crate::event::Fate;
 pub(in crate::delivery) struct Done {
     pub(super) sequence: u64,
     /// `None` when nobody knows: the attempt was given up half way.
-    pub(super) came: Option<(Sign, Fate)>,
+    pub(super) came: Option<Came>,
+    /// Whether the drain keeps it for its next attempt.
+    pub(super) keeps_retry: bool,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::delivery) struct Came {
+    /// What it says of the channel.
+    pub(in crate::delivery) sign: Sign,
+    /// What follows for the delivery.
+    pub(in crate::delivery) fate: Fate,
+    /// For how long the receiver wants nothing.
+    pub(in crate::delivery) pause: Duration,
 }
 
 /// Tells a drain of one delivery.
 #[derive(Debug)]
 pub(in crate::delivery) struct Ticket {
     sequence: u64,
+    keeps_retry: bool,
     told: Option<mpsc::Sender<Done>>,
 }
 
 impl Ticket {
-    pub(super) fn new(sequence: u64, told: mpsc::Sender<Done>) -> Self {
-        Self { sequence, told: Some(told) }
+    pub(super) fn new(sequence: u64, keeps_retry: bool, told: mpsc::Sender<Done>) -> Self {
+        Self { sequence, keeps_retry, told: Some(told) }
+    }
+
+    /// Whether the drain keeps the delivery for its next attempt, because others of its conversation wait behind it. It
+    /// was decided when it was let go; the channel's settings may have changed since.
+    pub(in crate::delivery) const fn keeps_retry(&self) -> bool {
+        self.keeps_retry
     }
 
     /// The delivery was attempted.
-    pub(in crate::delivery) fn tell(mut self, sign: Sign, fate: Fate) {
-        self.send(Some((sign, fate)));
+    pub(in crate::delivery) fn tell(mut self, came: Came) {
+        self.send(Some(came));
     }
 
     /// The delivery was not let go after all.
@@ -37,10 +59,11 @@ impl Ticket {
         self.told = None;
     }
 
-    fn send(&mut self, came: Option<(Sign, Fate)>) {
+    fn send(&mut self, came: Option<Came>) {
         // There is room for as many as may be under way; a drain that has ended reads its backlog anew.
         if let Some(told) = self.told.take() {
-            let _ended = told.try_send(Done { sequence: self.sequence, came });
+            let Self { sequence, keeps_retry, .. } = *self;
+            let _ended = told.try_send(Done { sequence, came, keeps_retry });
         }
     }
 }
@@ -58,11 +81,17 @@ mod tests {
     #[test]
     fn what_was_let_go_is_told_of_once_whatever_became_of_it() {
         let (told, mut done) = mpsc::channel(8);
-        Ticket::new(1, told.clone()).tell(Sign::Success, Fate::Delivered);
-        Ticket::new(2, told.clone()).forget();
-        drop(Ticket::new(3, told));
+        let came = Came { sign: Sign::Success, fate: Fate::Delivered, pause: Duration::ZERO };
+        Ticket::new(1, false, told.clone()).tell(came);
+        Ticket::new(2, false, told.clone()).forget();
+        drop(Ticket::new(3, true, told));
         let all: Vec<_> = std::iter::from_fn(|| done.try_recv().ok()).collect();
-        let known = Some((Sign::Success, Fate::Delivered));
-        assert_eq!(all, [Done { sequence: 1, came: known }, Done { sequence: 3, came: None }]);
+        assert_eq!(
+            all,
+            [
+                Done { sequence: 1, came: Some(came), keeps_retry: false },
+                Done { sequence: 3, came: None, keeps_retry: true }
+            ]
+        );
     }
 }

@@ -18,7 +18,7 @@ use super::retry::retry_after;
 use super::signature::sign;
 use super::verdict::Met;
 use crate::clock::Timestamp;
-use crate::directory::{Channel, ChannelSecret};
+use crate::directory::Channel;
 use crate::event::{Delivery, Reason};
 
 /// Most of an answer's body that is read and kept, in bytes.
@@ -31,9 +31,6 @@ const HEADERS_MAX: usize = 100;
 /// How long an idle connection to a receiver is kept, and how many of one receiver.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 const IDLE_CONNECTIONS_MAX: usize = 32;
-
-/// How long deliveries are signed with the former secret too, after a rotation.
-const ROTATION_OVERLAP: Duration = Duration::from_hours(24);
 
 /// How long an attempt may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,11 +124,7 @@ impl Sender {
 /// The request of an attempt; `None` when the channel's URL is none that can be asked for.
 fn request(channel: &Channel, delivery: &Delivery, now: Timestamp) -> Option<Request<Full<Bytes>>> {
     let (id, seconds) = (delivery.id.to_string(), now.millis() / 1_000);
-    let former = channel.previous_secret.as_ref().filter(|_| {
-        channel.rotated_at.is_some_and(|rotated| now.since(rotated) < ROTATION_OVERLAP)
-    });
-    let secrets: Vec<_> =
-        std::iter::once(&channel.secret).chain(former).map(ChannelSecret::bytes).collect();
+    let secrets = channel.secrets(now);
     let secrets: Vec<_> = secrets.iter().map(Vec::as_slice).collect();
     let signature = sign(&secrets, (&id, seconds), &delivery.body);
     let mut request = Request::builder()
