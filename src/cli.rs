@@ -2,13 +2,13 @@
 //! Promises the documented exit codes, data on standard output and everything else on standard error.
 //! Does not decide anything that a flow could decide.
 
-mod apart;
+pub mod apart;
 mod bench;
 mod demo;
 mod dev;
-mod operator;
+pub mod operator;
 mod receiver;
-mod sandbox;
+pub mod sandbox;
 pub mod serve;
 mod settings;
 mod tail;

@@ -91,6 +91,11 @@ impl Nats {
         format!("nats://127.0.0.1:{}", self.ports.client)
     }
 
+    /// What the server calls itself.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The address of the monitoring pages.
     pub fn monitor_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.monitor)

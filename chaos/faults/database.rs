@@ -1,0 +1,49 @@
+//! What an unkind client does to Postgres: ends every session of others, or takes every connection there is.
+//! Promises to give back what it took when that is dropped.
+//! Does not touch rows.
+
+use std::time::Duration;
+
+use forebay::store::PgConnection;
+
+use crate::stage::Stage;
+
+/// What it calls itself.
+const NAME: &str = "chaos";
+
+/// Longest wait for a connection or a statement.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// More connections than the private Postgres has.
+const CONNECTIONS_MAX: usize = 400;
+
+/// Connections that somebody has taken.
+#[derive(Debug)]
+pub struct Taken(#[expect(dead_code, reason = "they are held, not used")] Vec<PgConnection>);
+
+/// Ends every session of others.
+pub async fn end_sessions(stage: &Stage) -> anyhow::Result<()> {
+    Ok(stage.postgres.end_sessions_but(NAME).await?)
+}
+
+/// Takes every connection that Postgres has. One is left for psql, which ends the sessions of others, so that they must
+/// ask again; then that one is taken too.
+pub async fn take(stage: &Stage) -> anyhow::Result<Taken> {
+    let mut taken = fill(stage).await?;
+    taken.pop();
+    end_sessions(stage).await?;
+    taken.extend(fill(stage).await?);
+    Ok(Taken(taken))
+}
+
+async fn fill(stage: &Stage) -> anyhow::Result<Vec<PgConnection>> {
+    let target = stage.config()?.database;
+    let mut taken = Vec::new();
+    while taken.len() < CONNECTIONS_MAX {
+        let deadline = stage.clock.now() + DEADLINE;
+        // The first that is refused: it is full.
+        let Ok(conn) = target.connect(NAME, DEADLINE, deadline).await else { break };
+        taken.push(conn);
+    }
+    Ok(taken)
+}

@@ -1,0 +1,145 @@
+//! Chaos: real processes under load, broken by plan, healed, and audited to the last message.
+//! Promises that a run can be had again by its seed, and exit code 5 when anything that must hold does not.
+//! Does not test in one process what `tests/it` can.
+
+#![forbid(unsafe_code)]
+
+mod anytime_checks;
+mod driver_listeners;
+mod driver_sends;
+mod eventually_healed;
+mod faults;
+mod finally_audit;
+mod run;
+mod scenario;
+mod stage;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use forebay::clock::Clock;
+
+use run::report::Report;
+use scenario::catalogue::{ALL, SHORT};
+use scenario::{Options, Pace, Scenario};
+use stage::Places;
+
+/// A check found something.
+const EXIT_FOUND: u8 = 5;
+
+/// A scenario could not be run.
+const EXIT_FAILURE: u8 = 1;
+
+/// Real processes under load, broken by plan.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// A scenario by name; `list` names them, `all` runs them all, `short` those that take five minutes together
+    scenario: String,
+    /// Decides everything that is left to chance; printed always
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Write every report to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How long a storm lasts
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(20..=86_400))]
+    seconds: u64,
+    /// Sends a second
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
+    /// Where programs are kept; data is beside them and removed at the end, the nodes' logs stay in `chaos`
+    #[arg(long, default_value = ".forebay")]
+    data_dir: PathBuf,
+    /// The server; the `forebay` beside this program unless given
+    #[arg(long)]
+    forebay: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let done = match runtime {
+        Ok(runtime) => runtime.block_on(carry_out(&arguments)),
+        Err(error) => Err(error.into()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(EXIT_FOUND),
+        Err(error) => {
+            say(&format!("chaos: {error:#}"));
+            ExitCode::from(EXIT_FAILURE)
+        }
+    }
+}
+
+/// Runs what was asked for; whether everything holds.
+async fn carry_out(arguments: &Arguments) -> anyhow::Result<bool> {
+    if arguments.scenario == "list" {
+        for scenario in ALL {
+            print(&format!("{:<22} {}", scenario.name, scenario.about));
+        }
+        return Ok(true);
+    }
+    let clock = Clock::system();
+    let seed = arguments.seed.unwrap_or_else(|| clock.timestamp().micros().unsigned_abs());
+    let places = arguments.places()?;
+    let (chosen, pace) = arguments.chosen()?;
+    let storm = Duration::from_secs(arguments.seconds);
+    let options = Options { seed, storm, per_second: arguments.rate, pace };
+    let mut reports: Vec<Report> = Vec::new();
+    for scenario in chosen {
+        let report = Box::pin(run::run(scenario, options, &places, &clock)).await;
+        let report = report.with_context(|| format!("{} (seed {seed})", scenario.name))?;
+        print(&report.table());
+        reports.push(report);
+        // After each, so that what is known is kept when a later one cannot be run.
+        if let Some(file) = &arguments.json {
+            std::fs::write(file, serde_json::to_vec_pretty(&reports)?)?;
+        }
+    }
+    let bad = reports.iter().filter(|report| !report.is_good());
+    let bad: Vec<_> = bad.map(|report| report.scenario).collect();
+    if !bad.is_empty() {
+        say(&format!("violated: {}; seed {seed}", bad.join(", ")));
+    }
+    Ok(bad.is_empty())
+}
+
+impl Arguments {
+    fn chosen(&self) -> anyhow::Result<(Vec<&'static Scenario>, Pace)> {
+        let named = |name: &str| {
+            let found = ALL.iter().find(|scenario| scenario.name == name);
+            found.with_context(|| format!("there is no scenario {name}; `list` names them"))
+        };
+        Ok(match self.scenario.as_str() {
+            "all" => (ALL.iter().collect(), Pace::Full),
+            "short" => (SHORT.into_iter().map(named).collect::<anyhow::Result<_>>()?, Pace::Short),
+            name => (vec![named(name)?], Pace::Full),
+        })
+    }
+
+    fn places(&self) -> anyhow::Result<Places> {
+        let program = match &self.forebay {
+            Some(program) => program.clone(),
+            None => std::env::current_exe()?.with_file_name("forebay"),
+        };
+        anyhow::ensure!(program.is_file(), "{} is missing: build it first", program.display());
+        Ok(Places { data_dir: self.data_dir.clone(), program, extra: Vec::new() })
+    }
+}
+
+/// A line for the person at the terminal.
+fn say(line: &str) {
+    // A closed standard error is no reason to fail.
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
+
+/// A line of data.
+fn print(line: &str) {
+    // A reader that has seen enough closes the pipe; that is no failure.
+    drop(writeln!(std::io::stdout(), "{line}"));
+}

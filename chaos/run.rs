@@ -1,0 +1,168 @@
+//! Runs a scenario: sets the stage, drives load and listeners, performs the plan, heals, waits, audits.
+//! Promises a report with every check, whatever happened, or an error when the scenario could not be run.
+//! Does not decide what is a violation of what is stored; `finally_audit` and `load::ledger` do.
+
+pub mod judge;
+pub mod report;
+
+use std::time::{Duration, Instant};
+
+use forebay::clock::Clock;
+use forebay::load::Narrator;
+use tokio::time::sleep_until;
+
+use crate::anytime_checks::{Looking, Seen};
+use crate::driver_listeners::{Listening, SentBySocket, lock};
+use crate::driver_sends::{Sending, Sent};
+use crate::faults::{Aftermath, perform};
+use crate::finally_audit::{Delivered, Stored, delivered, stored, verify};
+use crate::scenario::{Course, Options, Plan, Scenario, Step};
+use crate::stage::{HOOK, Places, Stage};
+use crate::{eventually_healed, finally_audit};
+use report::Report;
+
+/// Everything that a plan's run came to.
+pub struct Found {
+    pub sent: Sent,
+    pub by_socket: SentBySocket,
+    pub seen: Seen,
+    pub ready: Option<Duration>,
+    pub incomplete: Vec<String>,
+    pub listener_faults: Vec<String>,
+    pub reconnects: u64,
+    pub audit: forebay::load::Audit,
+    pub findings: forebay::operate::verify::Findings,
+    pub delivered: Delivered,
+    pub during: During,
+    /// Nodes that did not end in order when they were asked.
+    pub undrained: Vec<String>,
+}
+
+/// What went on while the fault lasted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct During {
+    /// Live frames that came to listeners.
+    pub live: u64,
+    /// Requests that came to the receiver.
+    pub hooks: u64,
+}
+
+/// Runs a scenario.
+pub async fn run(
+    scenario: &Scenario,
+    options: Options,
+    places: &Places,
+    clock: &Clock,
+) -> anyhow::Result<Report> {
+    let begun = clock.now();
+    let narrator = Narrator::on_stderr();
+    narrator.line(&format!("{}: {} (seed {})", scenario.name, scenario.about, options.seed));
+    let mut report = Report::new(scenario.name, options.seed);
+    match (scenario.course)(options) {
+        Course::Skipped(why) => report.skipped = Some(why),
+        Course::Neighbour(_) => anyhow::bail!("neighbours"),
+        Course::Steps(plan) => {
+            let found = steps(scenario.name, &plan, places, (&narrator, clock)).await?;
+            judge::judge(&plan, &found, &mut report);
+        }
+    }
+    narrator.finish();
+    report.seconds = clock.now().saturating_duration_since(begun).as_secs_f64();
+    Ok(report)
+}
+
+async fn steps(
+    name: &str,
+    plan: &Plan,
+    places: &Places,
+    (narrator, clock): (&Narrator, &Clock),
+) -> anyhow::Result<Found> {
+    let mut stage = Stage::set(name, plan, places, clock).await?;
+    let amount = (plan.per_second, plan.length);
+    let mut listening = Listening::start(&stage.doors, &stage.tenant, clock)?;
+    let begun = clock.now();
+    let sending = Sending::start(&stage.doors, &stage.tenant, amount, clock);
+    let everything = (&stage.roll, &*stage.doors, &stage.tenant);
+    let looking = Looking::start(everything, plan.expect.sends, sending.acknowledged(), clock);
+    let drive = Drive { sending: &sending, looking: &looking, narrator, begun };
+    let (broke, healed) = drive.perform(plan, &mut stage).await?;
+    let nodes: Vec<_> = stage.nodes.iter().map(|node| node.address).collect();
+    let ready = eventually_healed::ready(&nodes, healed, clock).await;
+    drive.until(begun + plan.length).await;
+    let mut sent = sending.finish().await?;
+    narrator.line("  the load is over; waiting for listeners, Postgres and the receiver");
+    let by_socket = listening.end_senders().await;
+    // Before the audit, which would take the node's readers for its own.
+    let seen = looking.seen();
+    drop(looking);
+    let config = stage.config()?;
+    let Stored { entries, heads } = stored(&config, &stage.tenant.conversations).await?;
+    let incomplete = eventually_healed::complete(&listening, &heads, clock).await;
+    sent.ledger.absorb(by_socket.ledger.clone());
+    let audit = finally_audit::audit(&mut sent.ledger, &Stored { entries, heads });
+    let findings = verify(&config, clock).await?;
+    let tenant = &stage.tenant;
+    let delivered = delivered(&stage.receiver, tenant.channel, &sent.ledger, clock).await;
+    let of_notes = |(_, notes): &(_, _)| {
+        let noted = lock(notes);
+        noted.faults.iter().map(|fault| format!("{}: {fault}", noted.by)).collect::<Vec<_>>()
+    };
+    let found = Found {
+        listener_faults: listening.notes.iter().flat_map(of_notes).collect(),
+        reconnects: listening.notes.iter().map(|(_, notes)| lock(notes).reconnects).sum(),
+        during: during(&stage, &listening, (broke, healed)),
+        sent,
+        by_socket,
+        seen,
+        ready,
+        incomplete,
+        audit,
+        findings,
+        delivered,
+        undrained: Vec::new(),
+    };
+    drop(listening);
+    let undrained = stage.strike().await?;
+    Ok(Found { undrained, ..found })
+}
+
+fn during(stage: &Stage, listening: &Listening, (from, to): (Instant, Instant)) -> During {
+    let receipts = stage.receiver.received(HOOK);
+    let hooks = receipts.iter().filter(|receipt| (from..to).contains(&receipt.at)).count();
+    During { live: listening.count_between(from, to), hooks: hooks as u64 }
+}
+
+/// What a plan's steps are performed on, and told to.
+struct Drive<'a> {
+    sending: &'a Sending,
+    looking: &'a Looking,
+    narrator: &'a Narrator,
+    begun: Instant,
+}
+
+impl Drive<'_> {
+    /// Performs every step at its time; gives when the first was and when the last was done.
+    async fn perform(&self, plan: &Plan, stage: &mut Stage) -> anyhow::Result<(Instant, Instant)> {
+        let clock = stage.clock.clone();
+        let mut aftermath = Aftermath::default();
+        let (mut broke, mut healed) = (None, self.begun);
+        for Step { at, act } in &plan.steps {
+            self.until(self.begun + *at).await;
+            if broke.is_none() {
+                broke = Some(clock.now());
+                self.sending.enter_phase(1);
+                self.looking.enter_phase(1);
+            }
+            self.narrator.line(&format!("  {:>5.1} s  {act}", at.as_secs_f64()));
+            perform(stage, *act, &mut aftermath).await?;
+            healed = clock.now();
+        }
+        self.sending.enter_phase(2);
+        self.looking.enter_phase(2);
+        Ok((broke.unwrap_or(healed), healed))
+    }
+
+    async fn until(&self, at: Instant) {
+        sleep_until(at.into()).await;
+    }
+}

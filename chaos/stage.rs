@@ -1,0 +1,273 @@
+//! The stage of a scenario: Postgres, NATS, nodes and proxies as real processes, a tenant, its channel and conversations.
+//! Promises that nothing of it outlives the scenario but the nodes' logs.
+//! Does not break it.
+
+pub mod caller;
+pub mod cluster;
+pub mod node;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use forebay::cli::sandbox::Scratch;
+use forebay::clock::Clock;
+use forebay::config::Config;
+use forebay::event::{ChannelId, ConversationId};
+use forebay::load;
+use forebay::receiver::{Options as Receiving, Receiver};
+use forebay::sandbox::{Durability, Install, Nats, Options as Sandbox, Postgres, provide};
+use serde_json::json;
+
+use crate::faults::proxy::{Far, Proxy};
+use crate::scenario::{Condition, Link, Links, Plan};
+use caller::Caller;
+use node::Node;
+
+const DATABASE: &str = "forebay";
+
+/// The operator's token of nodes that listen on loopback and live for one scenario.
+pub const ADMIN_TOKEN: &str = "operator-of-the-chaos-run";
+
+/// The receiver's endpoint.
+pub const HOOK: &str = "chaos";
+
+/// Conversations that are sent to; each has a listener.
+pub const CONVERSATIONS: usize = 20;
+
+/// Size of a partition in a scenario: more than any sends, little enough that a disk holds it.
+const PARTITION_BYTES_MAX: u64 = 1 << 30;
+
+/// Where programs are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Programs and data.
+    pub data_dir: PathBuf,
+    /// `forebay`.
+    pub program: PathBuf,
+    /// What nodes get beside their settings.
+    pub extra: Vec<(String, String)>,
+}
+
+/// Which processes are to run just now.
+#[derive(Clone, Debug, Default)]
+pub struct Roll(Arc<Mutex<BTreeMap<String, u32>>>);
+
+impl Roll {
+    /// It is to run.
+    pub fn enter(&self, name: &str, pid: Option<u32>) {
+        let mut roll = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match pid {
+            Some(pid) => drop(roll.insert(name.to_owned(), pid)),
+            None => drop(roll.remove(name)),
+        }
+    }
+
+    /// Looks at those that are to run, while none is started or ended.
+    pub fn look<T>(&self, look: impl FnOnce(&BTreeMap<String, u32>) -> T) -> T {
+        look(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Everything that runs.
+pub struct Stage {
+    pub postgres: Postgres,
+    pub nats: Vec<Nats>,
+    pub nodes: Vec<Node>,
+    pub links: BTreeMap<Link, Vec<Proxy>>,
+    pub roll: Roll,
+    pub clock: Clock,
+    /// Where clients go: one way in for each node.
+    pub doors: Vec<SocketAddr>,
+    pub receiver: Receiver,
+    pub tenant: Tenant,
+    settings: BTreeMap<String, String>,
+    _scratch: Scratch,
+}
+
+/// Who sends.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    pub api_key: String,
+    pub channel: ChannelId,
+    pub conversations: Vec<ConversationId>,
+}
+
+impl Stage {
+    /// Starts everything that a plan needs.
+    pub async fn set(
+        name: &str,
+        plan: &Plan,
+        places: &Places,
+        clock: &Clock,
+    ) -> anyhow::Result<Self> {
+        let mut options = Sandbox {
+            root: places.data_dir.clone(),
+            install: Install::Allow,
+            durability: Durability::Full,
+        };
+        let binaries = provide(&options, &mut |line: &str| crate::say(line)).await?;
+        let scratch = Scratch::within(&options.root)?;
+        options.root.clone_from(&scratch.path);
+        let postgres = Postgres::start(&binaries, &options).await?;
+        postgres.create_database(DATABASE).await?;
+        let nats = match plan.log_servers {
+            1 => vec![Nats::start(&binaries, &options).await?],
+            _several => anyhow::bail!("a cluster of NATS"),
+        };
+        let mut links = BTreeMap::new();
+        let (database_url, nats_url) = match plan.links {
+            Links::Direct => (postgres.url(DATABASE), urls(&nats)),
+            Links::Proxied => {
+                let database = Proxy::start(Far::Unix(postgres.socket()), clock.clone()).await?;
+                let log = address(&nats[0].url())?;
+                let log = Proxy::start(Far::Tcp(vec![log]), clock.clone()).await?;
+                let urls = (
+                    format!("postgres://forebay@{}/{DATABASE}", database.address),
+                    format!("nats://{}", log.address),
+                );
+                links.insert(Link::Database, vec![database]);
+                links.insert(Link::Log, vec![log]);
+                urls
+            }
+        };
+        let replicas = if plan.log_servers == 1 { "1" } else { "3" };
+        let mut settings = BTreeMap::new();
+        let base = [
+            ("DATABASE_URL", database_url.as_str()),
+            ("NATS_URL", &nats_url),
+            ("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN),
+            ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8"),
+            ("FOREBAY_PARTITION_BYTES_MAX", &PARTITION_BYTES_MAX.to_string()),
+            ("FOREBAY_LOG_REPLICAS", replicas),
+            ("RUST_LOG", "info"),
+        ];
+        for (name, value) in base.into_iter().chain(plan.settings.iter().copied()) {
+            settings.insert(name.to_owned(), value.to_owned());
+        }
+        settings.extend(places.extra.iter().cloned());
+        let logs = options.root.with_file_name("chaos").join(name);
+        // What an earlier run left; there may be nothing.
+        drop(std::fs::remove_dir_all(&logs));
+        std::fs::create_dir_all(&logs).context("making a directory for the nodes' logs")?;
+        let roll = Roll::default();
+        roll.enter("postgres", Some(postgres.pid()));
+        for (number, server) in nats.iter().enumerate() {
+            roll.enter(&format!("nats {number}"), Some(server.pid()));
+        }
+        let mut nodes = Vec::new();
+        for number in 0..plan.nodes {
+            let log = logs.join(format!("node-{number}.log"));
+            let own = settings.clone().into_iter().collect();
+            let mut node = Node::new(&places.program, free_address()?, own, log);
+            node.start()?;
+            // The first one makes the streams.
+            node.ready(clock).await?;
+            roll.enter(&format!("node {number}"), node.pid());
+            nodes.push(node);
+        }
+        let doors = doors(&nodes, plan, &mut links, clock).await?;
+        let receiver =
+            Receiver::start_with(([127, 0, 0, 1], 0).into(), clock.clone(), Receiving::default())?;
+        let tenant = tenant(&nodes[0], &receiver).await?;
+        Ok(Self {
+            postgres,
+            nats,
+            nodes,
+            links,
+            roll,
+            clock: clock.clone(),
+            doors,
+            receiver,
+            tenant,
+            settings,
+            _scratch: scratch,
+        })
+    }
+
+    /// The configuration with which Postgres and the log can be looked at past all proxies.
+    pub fn config(&self) -> anyhow::Result<Config> {
+        let direct = [
+            ("DATABASE_URL", self.postgres.url(DATABASE)),
+            ("NATS_URL", urls(&self.nats)),
+            ("FOREBAY_LISTEN", "127.0.0.1:0".to_owned()),
+        ];
+        let find = |name: &str| {
+            let own = direct.iter().find(|(own, _)| *own == name).map(|(_, value)| value.clone());
+            own.or_else(|| self.settings.get(name).cloned())
+        };
+        Ok(Config::read(&find)?)
+    }
+
+    /// Sets how a link behaves.
+    pub fn set_link(&self, link: Link, condition: Condition) {
+        for proxy in self.links.get(&link).into_iter().flatten() {
+            proxy.set(condition);
+        }
+    }
+
+    /// Ends everything in order; tells what did not end as it should.
+    pub async fn strike(mut self) -> anyhow::Result<Vec<String>> {
+        let mut odd = Vec::new();
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            if let Err(error) = node.stop().await {
+                odd.push(format!("node {number}: {error}"));
+            }
+        }
+        self.postgres.stop().await?;
+        for server in self.nats {
+            server.stop().await?;
+        }
+        Ok(odd)
+    }
+}
+
+/// One way in for each node. With several nodes a client that cannot reach its own goes to the next one.
+async fn doors(
+    nodes: &[Node],
+    plan: &Plan,
+    links: &mut BTreeMap<Link, Vec<Proxy>>,
+    clock: &Clock,
+) -> anyhow::Result<Vec<SocketAddr>> {
+    let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.address).collect();
+    if plan.links == Links::Direct && nodes.len() == 1 {
+        return Ok(addresses);
+    }
+    let mut proxies = Vec::new();
+    for number in 0..addresses.len() {
+        let mut order = addresses.clone();
+        order.rotate_left(number);
+        proxies.push(Proxy::start(Far::Tcp(order), clock.clone()).await?);
+    }
+    let doors = proxies.iter().map(|proxy| proxy.address).collect();
+    links.insert(Link::Clients, proxies);
+    Ok(doors)
+}
+
+async fn tenant(node: &Node, receiver: &Receiver) -> anyhow::Result<Tenant> {
+    let mut operator = Caller::new(node.address, ADMIN_TOKEN);
+    let made = operator.made("/v1/tenants", &json!({"name": "chaos"})).await?;
+    let api_key = made["apiKey"].as_str().context("a tenant has a key")?.to_owned();
+    let mut caller = Caller::new(node.address, &api_key);
+    let channel = json!({"name": "chaos", "url": receiver.url(HOOK), "types": ["message"]});
+    let made = caller.made("/v1/channels", &channel).await?;
+    let channel = ChannelId::parse(made["id"].as_str().unwrap_or_default())?;
+    let conversations = load::open_conversations(&node.url(), &api_key, CONVERSATIONS).await?;
+    Ok(Tenant { api_key, channel, conversations })
+}
+
+fn urls(nats: &[Nats]) -> String {
+    nats.iter().map(Nats::url).collect::<Vec<_>>().join(",")
+}
+
+fn address(url: &str) -> anyhow::Result<SocketAddr> {
+    let (_, address) = url.split_once("://").context("a URL has a scheme")?;
+    address.parse().with_context(|| format!("{url} names no address"))
+}
+
+fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
+    Ok(listener.local_addr()?)
+}

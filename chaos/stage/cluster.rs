@@ -1,0 +1,46 @@
+//! A cluster of NATS servers, as its monitoring pages show it.
+//! Promises to name the server that leads a stream.
+//! Does not start or end servers.
+
+use anyhow::Context as _;
+use forebay::cli::operator;
+use forebay::sandbox::Nats;
+use serde_json::Value;
+
+/// The stream whose leader is asked for.
+const STREAM: &str = "forebay_LOG_0";
+
+/// The server that leads partition 0.
+pub async fn leader(nats: &[Nats]) -> anyhow::Result<usize> {
+    let page = format!("{}/jsz?accounts=true&streams=true", nats[0].monitor_url());
+    let answer = operator::probe(&page).await.context("asking NATS for its streams")?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
+    let page: Value = serde_json::from_str(body).context("the page of streams")?;
+    let name = leader_of(&page, STREAM).context("nobody leads the stream")?;
+    let is_it = |server: &Nats| server.name() == name;
+    nats.iter().position(is_it).with_context(|| format!("{name} is no server of ours"))
+}
+
+fn leader_of<'a>(page: &'a Value, stream: &str) -> Option<&'a str> {
+    let accounts = page["account_details"].as_array()?;
+    let mut streams = accounts.iter().filter_map(|a| a["stream_detail"].as_array()).flatten();
+    streams.find(|found| found["name"] == stream)?["cluster"]["leader"].as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_leader_is_found_by_the_streams_name() {
+        let page = json!({"account_details": [{"stream_detail": [
+            {"name": "a", "cluster": {"leader": "n1"}},
+            {"name": "b", "cluster": {"leader": "n2"}},
+        ]}]});
+        assert_eq!(leader_of(&page, "b"), Some("n2"));
+        assert_eq!(leader_of(&page, "c"), None);
+        assert_eq!(leader_of(&json!({}), "b"), None);
+    }
+}
