@@ -19,6 +19,9 @@ pub const READY_MAX: Duration = Duration::from_secs(10);
 /// From the end of the load until every listener has everything: clients that were refused come back within 30 s.
 pub const COMPLETE_MAX: Duration = Duration::from_secs(90);
 
+/// For all traffic, and for what needs Postgres.
+const PROBES: [&str; 2] = ["readyz", "readyz/reads"];
+
 /// How often it is asked.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -29,7 +32,9 @@ pub async fn ready(nodes: &[SocketAddr], since: Instant, clock: &Clock) -> Optio
     loop {
         let mut all = true;
         for node in nodes {
-            all &= is_ready(*node).await;
+            for probe in PROBES {
+                all &= is_ready(*node, probe).await;
+            }
         }
         let took = clock.now().saturating_duration_since(since);
         if all {

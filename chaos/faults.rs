@@ -49,8 +49,10 @@ pub async fn perform(stage: &mut Stage, act: Act, aftermath: &mut Aftermath) -> 
             None => Ok(()),
         },
         Act::LimitLog(number, bytes) => {
+            let node_of_limit = &mut stage.nodes[number];
+            node_of_limit.set("FOREBAY_PARTITION_BYTES_MAX", bytes.to_string());
+            node_of_limit.apply_streams().await?;
             node(stage, number, Deed::Stop).await?;
-            stage.nodes[number].set("FOREBAY_PARTITION_BYTES_MAX", bytes.to_string());
             node(stage, number, Deed::Start).await
         }
         Act::Clock(number, seconds) => stage.nodes[number].set_clock(seconds),

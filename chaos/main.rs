@@ -24,7 +24,7 @@ use clap::Parser;
 use forebay::clock::Clock;
 
 use run::report::Report;
-use scenario::catalogue::{ALL, SHORT};
+use scenario::catalogue::{ALL, SELF_TEST, SHORT};
 use scenario::{Options, Pace, Scenario};
 use stage::Places;
 
@@ -37,7 +37,8 @@ const EXIT_FAILURE: u8 = 1;
 /// Real processes under load, broken by plan.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// A scenario by name; `list` names them, `all` runs them all, `short` those that take five minutes together
+    /// A scenario by name; `list` names them, `all` runs them all, `short` those that take five minutes together,
+    /// `self-test` proves on three broken builds that the checks see what they are for
     scenario: String,
     /// Decides everything that is left to chance; printed always
     #[arg(long)]
@@ -57,6 +58,9 @@ struct Arguments {
     /// The server; the `forebay` beside this program unless given
     #[arg(long)]
     forebay: Option<PathBuf>,
+    /// The server with the feature `broken`, for `self-test`; built unless given
+    #[arg(long)]
+    broken: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -87,9 +91,13 @@ async fn carry_out(arguments: &Arguments) -> anyhow::Result<bool> {
     let clock = Clock::system();
     let seed = arguments.seed.unwrap_or_else(|| clock.timestamp().micros().unsigned_abs());
     let places = arguments.places()?;
-    let (chosen, pace) = arguments.chosen()?;
     let storm = Duration::from_secs(arguments.seconds);
-    let options = Options { seed, storm, per_second: arguments.rate, pace };
+    let options = Options { seed, storm, per_second: arguments.rate, pace: Pace::Full };
+    if arguments.scenario == "self-test" {
+        return self_test(arguments, options, &places, &clock).await;
+    }
+    let (chosen, pace) = arguments.chosen()?;
+    let options = Options { pace, ..options };
     let mut reports: Vec<Report> = Vec::new();
     for scenario in chosen {
         let report = Box::pin(run::run(scenario, options, &places, &clock)).await;
@@ -109,12 +117,36 @@ async fn carry_out(arguments: &Arguments) -> anyhow::Result<bool> {
     Ok(bad.is_empty())
 }
 
+async fn self_test(
+    arguments: &Arguments,
+    options: Options,
+    places: &Places,
+    clock: &Clock,
+) -> anyhow::Result<bool> {
+    let scenario = named(SELF_TEST)?;
+    let programs = (places, arguments.broken.as_deref());
+    let tested = Box::pin(run::self_test::self_test(scenario, options, programs, clock)).await;
+    let (verdict, mut reports) = tested?;
+    for report in &reports {
+        print(&report.table());
+    }
+    print(&verdict.table());
+    let is_good = verdict.is_good();
+    reports.push(verdict);
+    if let Some(file) = &arguments.json {
+        std::fs::write(file, serde_json::to_vec_pretty(&reports)?)?;
+    }
+    Ok(is_good)
+}
+
+/// The scenario of this name.
+fn named(name: &str) -> anyhow::Result<&'static Scenario> {
+    let found = ALL.iter().find(|scenario| scenario.name == name);
+    found.with_context(|| format!("there is no scenario {name}; `list` names them"))
+}
+
 impl Arguments {
     fn chosen(&self) -> anyhow::Result<(Vec<&'static Scenario>, Pace)> {
-        let named = |name: &str| {
-            let found = ALL.iter().find(|scenario| scenario.name == name);
-            found.with_context(|| format!("there is no scenario {name}; `list` names them"))
-        };
         Ok(match self.scenario.as_str() {
             "all" => (ALL.iter().collect(), Pace::Full),
             "short" => (SHORT.into_iter().map(named).collect::<anyhow::Result<_>>()?, Pace::Short),
@@ -128,7 +160,7 @@ impl Arguments {
             None => std::env::current_exe()?.with_file_name("forebay"),
         };
         anyhow::ensure!(program.is_file(), "{} is missing: build it first", program.display());
-        Ok(Places { data_dir: self.data_dir.clone(), program, extra: Vec::new() })
+        Ok(Places { data_dir: self.data_dir.clone(), program, clocks: None, extra: Vec::new() })
     }
 }
 

@@ -3,7 +3,9 @@
 //! Does not decide what is a violation of what is stored; `finally_audit` and `load::ledger` do.
 
 pub mod judge;
+pub mod neighbour;
 pub mod report;
+pub mod self_test;
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,10 @@ use crate::stage::{HOOK, Places, Stage};
 use crate::{eventually_healed, finally_audit};
 use report::Report;
 
+/// Why no clock jumps: namespaces of time do not cover the time of day, and setting it takes privileges.
+const NO_CLOCKS: &str =
+    "libfaketime is not installed, and nothing else moves the clock of one process";
+
 /// Everything that a plan's run came to.
 pub struct Found {
     pub sent: Sent,
@@ -34,6 +40,8 @@ pub struct Found {
     pub findings: forebay::operate::verify::Findings,
     pub delivered: Delivered,
     pub during: During,
+    /// Acts of the plan that could not be performed.
+    pub failed: Vec<String>,
     /// Nodes that did not end in order when they were asked.
     pub undrained: Vec<String>,
 }
@@ -59,12 +67,24 @@ pub async fn run(
     narrator.line(&format!("{}: {} (seed {})", scenario.name, scenario.about, options.seed));
     let mut report = Report::new(scenario.name, options.seed);
     match (scenario.course)(options) {
-        Course::Skipped(why) => report.skipped = Some(why),
-        Course::Neighbour(_) => anyhow::bail!("neighbours"),
+        Course::Neighbour(neighbour) => {
+            let mut plan = Plan::calm(options, neighbour.length);
+            plan.settings.push(neighbour::TIMEOUT);
+            let wanted = (scenario.name, &plan, neighbour);
+            neighbour::run(wanted, places, (&narrator, clock), &mut report).await?;
+        }
         Course::Steps(plan) => {
             let found = steps(scenario.name, &plan, places, (&narrator, clock)).await?;
             judge::judge(&plan, &found, &mut report);
         }
+        Course::Clock(plan) => match Places::clocks() {
+            Some(library) => {
+                let places = Places { clocks: Some(library), ..places.clone() };
+                let found = steps(scenario.name, &plan, &places, (&narrator, clock)).await?;
+                judge::judge(&plan, &found, &mut report);
+            }
+            None => report.skipped = Some(NO_CLOCKS),
+        },
     }
     narrator.finish();
     report.seconds = clock.now().saturating_duration_since(begun).as_secs_f64();
@@ -85,7 +105,7 @@ async fn steps(
     let everything = (&stage.roll, &*stage.doors, &stage.tenant);
     let looking = Looking::start(everything, plan.expect.sends, sending.acknowledged(), clock);
     let drive = Drive { sending: &sending, looking: &looking, narrator, begun };
-    let (broke, healed) = drive.perform(plan, &mut stage).await?;
+    let (broke, healed, failed) = drive.perform(plan, &mut stage).await;
     let nodes: Vec<_> = stage.nodes.iter().map(|node| node.address).collect();
     let ready = eventually_healed::ready(&nodes, healed, clock).await;
     drive.until(begun + plan.length).await;
@@ -119,6 +139,7 @@ async fn steps(
         audit,
         findings,
         delivered,
+        failed,
         undrained: Vec::new(),
     };
     drop(listening);
@@ -141,10 +162,10 @@ struct Drive<'a> {
 }
 
 impl Drive<'_> {
-    /// Performs every step at its time; gives when the first was and when the last was done.
-    async fn perform(&self, plan: &Plan, stage: &mut Stage) -> anyhow::Result<(Instant, Instant)> {
+    /// Performs every step at its time; gives when the first was and when the last was done, and what failed.
+    async fn perform(&self, plan: &Plan, stage: &mut Stage) -> (Instant, Instant, Vec<String>) {
         let clock = stage.clock.clone();
-        let mut aftermath = Aftermath::default();
+        let (mut aftermath, mut failed) = (Aftermath::default(), Vec::new());
         let (mut broke, mut healed) = (None, self.begun);
         for Step { at, act } in &plan.steps {
             self.until(self.begun + *at).await;
@@ -154,12 +175,14 @@ impl Drive<'_> {
                 self.looking.enter_phase(1);
             }
             self.narrator.line(&format!("  {:>5.1} s  {act}", at.as_secs_f64()));
-            perform(stage, *act, &mut aftermath).await?;
+            if let Err(error) = perform(stage, *act, &mut aftermath).await {
+                failed.push(format!("{act}: {error:#}"));
+            }
             healed = clock.now();
         }
         self.sending.enter_phase(2);
         self.looking.enter_phase(2);
-        Ok((broke.unwrap_or(healed), healed))
+        (broke.unwrap_or(healed), healed, failed)
     }
 
     async fn until(&self, at: Instant) {

@@ -49,8 +49,8 @@ pub enum Course {
     Steps(Plan),
     /// A healthy tenant beside a neighbour in trouble, as `forebay bench deliver` measures it.
     Neighbour(Neighbour),
-    /// It cannot be done here.
-    Skipped(&'static str),
+    /// Faults by plan on nodes whose clocks can be moved, where that can be done.
+    Clock(Plan),
 }
 
 /// A healthy tenant beside a neighbour in trouble.
@@ -189,8 +189,19 @@ pub struct Expect {
     pub silence: Silence,
     /// Whether live frames and webhooks go on while the fault lasts.
     pub live: LiveDuring,
-    /// From the fault to the next acknowledged send.
+    /// Longest time without an acknowledgement, the fault included.
     pub resume_max: Option<Duration>,
+    /// What a log that may not grow does.
+    pub full_log: FullLog,
+}
+
+/// What a log that may not grow does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FullLog {
+    /// It is not full.
+    Unwatched,
+    /// Sends are refused with 503 before the fault's end, or the scenario did not reach what it is for.
+    Refuses,
 }
 
 /// What sends are answered.
@@ -230,6 +241,7 @@ impl Default for Expect {
             silence: Silence::Unwatched,
             live: LiveDuring::Unwatched,
             resume_max: None,
+            full_log: FullLog::Unwatched,
         }
     }
 }
@@ -330,11 +342,18 @@ mod tests {
     const OPTIONS: Options =
         Options { seed: 7, storm: Duration::from_mins(5), per_second: 100, pace: Pace::Full };
 
+    fn plan(course: Course) -> Option<Plan> {
+        match course {
+            Course::Steps(plan) | Course::Clock(plan) => Some(plan),
+            Course::Neighbour(_) => None,
+        }
+    }
+
     #[test]
     fn every_plan_heals_what_it_breaks_and_ends_after_its_last_step() {
         for pace in [Pace::Full, Pace::Short] {
             for scenario in catalogue::ALL {
-                let Course::Steps(plan) = (scenario.course)(Options { pace, ..OPTIONS }) else {
+                let Some(plan) = plan((scenario.course)(Options { pace, ..OPTIONS })) else {
                     continue;
                 };
                 assert_eq!(plan.unhealed(), [], "{}", scenario.name);
@@ -347,7 +366,7 @@ mod tests {
     #[test]
     fn every_step_concerns_a_process_or_link_that_there_is() {
         for scenario in catalogue::ALL {
-            let Course::Steps(plan) = (scenario.course)(OPTIONS) else { continue };
+            let Some(plan) = plan((scenario.course)(OPTIONS)) else { continue };
             for step in &plan.steps {
                 let fits = match step.act {
                     Act::Node(node, _) | Act::LimitLog(node, _) | Act::Clock(node, _) => {

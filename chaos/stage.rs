@@ -8,7 +8,7 @@ pub mod node;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
@@ -47,8 +47,39 @@ pub struct Places {
     pub data_dir: PathBuf,
     /// `forebay`.
     pub program: PathBuf,
+    /// The library that moves a node's clock, where it is wanted.
+    pub clocks: Option<PathBuf>,
     /// What nodes get beside their settings.
     pub extra: Vec<(String, String)>,
+}
+
+/// Where distributions put libfaketime.
+const CLOCKS: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib64/faketime/libfaketimeMT.so.1",
+    "/usr/local/lib/faketime/libfaketimeMT.so.1",
+];
+
+impl Places {
+    /// The library that moves a node's clock, if there is one.
+    pub fn clocks() -> Option<PathBuf> {
+        CLOCKS.iter().map(PathBuf::from).find(|path| path.is_file())
+    }
+
+    /// What a node needs so that its clock can be moved.
+    fn clock_settings(&self, file: &Path) -> anyhow::Result<Vec<(String, String)>> {
+        let Some(library) = &self.clocks else { return Ok(Vec::new()) };
+        std::fs::write(file, "+0")?;
+        let settings = [
+            ("LD_PRELOAD", library.display().to_string()),
+            (node::CLOCK_FILE, file.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            // What measures goes on: it is the time of day that jumps.
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ];
+        Ok(settings.map(|(name, value)| (name.to_owned(), value)).to_vec())
+    }
 }
 
 /// Which processes are to run just now.
@@ -115,7 +146,11 @@ impl Stage {
         postgres.create_database(DATABASE).await?;
         let nats = match plan.log_servers {
             1 => vec![Nats::start(&binaries, &options).await?],
-            _several => anyhow::bail!("a cluster of NATS"),
+            servers => {
+                let servers = Nats::start_cluster(&binaries, &options, servers).await?;
+                cluster::wait_until_led(&servers, clock).await?;
+                servers
+            }
         };
         let mut links = BTreeMap::new();
         let (database_url, nats_url) = match plan.links {
@@ -160,7 +195,8 @@ impl Stage {
         let mut nodes = Vec::new();
         for number in 0..plan.nodes {
             let log = logs.join(format!("node-{number}.log"));
-            let own = settings.clone().into_iter().collect();
+            let mut own: Vec<(String, String)> = settings.clone().into_iter().collect();
+            own.extend(places.clock_settings(&logs.join(format!("clock-{number}")))?);
             let mut node = Node::new(&places.program, free_address()?, own, log);
             node.start()?;
             // The first one makes the streams.

@@ -183,6 +183,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
 
 async fn serve_until_asked(arguments: ServeArguments) -> anyhow::Result<()> {
     let config = arguments.flags.config()?;
+    #[cfg(feature = "broken")]
+    crate::config::broken::choose()?;
     log_lines(&config)?;
     let clock = crate::clock::Clock::system();
     let until = arguments.until_stdin_closes;

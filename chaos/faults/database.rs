@@ -17,6 +17,12 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// More connections than the private Postgres has.
 const CONNECTIONS_MAX: usize = 400;
 
+/// How often the sessions of others are ended: who comes back at once may be faster than who takes.
+const ROUNDS: usize = 3;
+
+/// Connections that are left for psql meanwhile.
+const LEFT: usize = 5;
+
 /// Connections that somebody has taken.
 #[derive(Debug)]
 pub struct Taken(#[expect(dead_code, reason = "they are held, not used")] Vec<PgConnection>);
@@ -26,13 +32,16 @@ pub async fn end_sessions(stage: &Stage) -> anyhow::Result<()> {
     Ok(stage.postgres.end_sessions_but(NAME).await?)
 }
 
-/// Takes every connection that Postgres has. One is left for psql, which ends the sessions of others, so that they must
-/// ask again; then that one is taken too.
+/// Takes every connection that Postgres has. Some are left for psql, which ends the sessions of others, so that they must
+/// ask again; then those are taken too.
 pub async fn take(stage: &Stage) -> anyhow::Result<Taken> {
     let mut taken = fill(stage).await?;
-    taken.pop();
-    end_sessions(stage).await?;
-    taken.extend(fill(stage).await?);
+    for _ in 0..ROUNDS {
+        taken.truncate(taken.len().saturating_sub(LEFT));
+        // Others may have been faster, and psql finds no room; then the next round ends them.
+        drop(end_sessions(stage).await);
+        taken.extend(fill(stage).await?);
+    }
     Ok(Taken(taken))
 }
 

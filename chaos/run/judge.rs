@@ -11,7 +11,7 @@ use super::report::{Phase, Report};
 use crate::anytime_checks::RSS_MAX;
 use crate::driver_sends::PHASES;
 use crate::eventually_healed::READY_MAX;
-use crate::scenario::{LiveDuring, Plan, Sends, Silence};
+use crate::scenario::{FullLog, LiveDuring, Plan, Sends, Silence};
 
 /// How long after the log went an acknowledgement may still come: it was on its way.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
@@ -105,6 +105,11 @@ fn live(plan: &Plan, found: &Found, report: &mut Report) {
         report.check("live frames go on during the fault", goes_on(live).into(), told(live));
         report.check("webhooks go on during the fault", goes_on(hooks).into(), told(hooks));
     }
+    if plan.expect.full_log == FullLog::Refuses {
+        let refused = report.phases[0].refused.get("503").copied().unwrap_or(0);
+        let told = format!("{refused} sends were answered 503");
+        report.check("a full log refuses sends", (refused > 0).into(), told);
+    }
     let silence = found.seen.silence;
     let told = format!("{:.1} s without an acknowledgement at most", silence.as_secs_f64());
     match plan.expect.resume_max {
@@ -158,6 +163,8 @@ fn finally(found: &Found, report: &mut Report) {
         (delivered.missing == 0).into(),
         format!("{} missing, {} repeats", delivered.missing, delivered.repeats),
     );
+    let failed = &found.failed;
+    report.check("the plan was performed", failed.is_empty().into(), told(failed, "all of it"));
     let undrained = &found.undrained;
     report.check(
         "nodes end in order when asked",

@@ -1,14 +1,42 @@
 //! A cluster of NATS servers, as its monitoring pages show it.
-//! Promises to name the server that leads a stream.
+//! Promises to name the server that leads a stream, and to wait until a young cluster has a leader.
 //! Does not start or end servers.
+
+use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay::cli::operator;
+use forebay::clock::Clock;
 use forebay::sandbox::Nats;
 use serde_json::Value;
+use tokio::time::interval;
 
 /// The stream whose leader is asked for.
 const STREAM: &str = "forebay_LOG_0";
+
+/// Longest wait until the servers have agreed on who leads them.
+const LED_MAX: Duration = Duration::from_secs(30);
+
+/// How often they are asked.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Waits until every server says that it is well, which it does once somebody leads.
+pub async fn wait_until_led(nats: &[Nats], clock: &Clock) -> anyhow::Result<()> {
+    let until = clock.now() + LED_MAX;
+    let mut look = interval(LOOK);
+    for server in nats {
+        let page = format!("{}/healthz", server.monitor_url());
+        loop {
+            look.tick().await;
+            let answer = operator::probe(&page).await;
+            if answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+                break;
+            }
+            anyhow::ensure!(clock.now() < until, "{} does not join its cluster", server.name());
+        }
+    }
+    Ok(())
+}
 
 /// The server that leads partition 0.
 pub async fn leader(nats: &[Nats]) -> anyhow::Result<usize> {

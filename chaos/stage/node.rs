@@ -109,7 +109,7 @@ impl Node {
         let deadline = clock.now() + READY_MAX;
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !is_ready(self.address).await {
+        while !is_ready(self.address, "readyz").await {
             look.tick().await;
             if let Some(status) = self.child.as_mut().and_then(|c| c.try_wait().ok()).flatten() {
                 anyhow::bail!("a node ended with {status}; see {}", self.log.display());
@@ -118,6 +118,20 @@ impl Node {
                 anyhow::bail!("a node is not ready after {} s", READY_MAX.as_secs());
             }
         }
+        Ok(())
+    }
+
+    /// Makes the streams what its settings say, as an operator does.
+    ///
+    /// # Errors
+    /// When the command fails.
+    pub async fn apply_streams(&self) -> anyhow::Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["streams", "apply"]).stdin(Stdio::null()).kill_on_drop(true);
+        command.envs(self.settings.iter().map(|(name, value)| (name, value)));
+        let output = timeout(READY_MAX, command.output()).await??;
+        let said = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "forebay streams apply: {said}");
         Ok(())
     }
 
@@ -160,9 +174,9 @@ impl Node {
     }
 }
 
-/// Whether a node says that it is ready.
-pub async fn is_ready(address: SocketAddr) -> bool {
-    let url = format!("http://{address}/readyz");
+/// Whether a node says at this probe that it is ready.
+pub async fn is_ready(address: SocketAddr, probe: &str) -> bool {
+    let url = format!("http://{address}/{probe}");
     let asked = timeout(PROBE_MAX, operator::probe(&url)).await;
     asked.is_ok_and(|answer| answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")))
 }
