@@ -78,7 +78,7 @@ pub type Notes = Arc<Mutex<Noted>>;
 pub struct Listening {
     /// What each listener has noted, by its conversation.
     pub notes: Vec<(ConversationId, Notes)>,
-    _listeners: JoinSet<()>,
+    listeners: JoinSet<()>,
     senders: JoinSet<SentBySocket>,
     over: watch::Sender<bool>,
 }
@@ -97,7 +97,7 @@ impl Listening {
     pub fn start(doors: &[SocketAddr], tenant: &Tenant, clock: &Clock) -> anyhow::Result<Self> {
         let (over, _) = watch::channel(false);
         let mut listening =
-            Self { notes: Vec::new(), _listeners: JoinSet::new(), senders: JoinSet::new(), over };
+            Self { notes: Vec::new(), listeners: JoinSet::new(), senders: JoinSet::new(), over };
         for (number, conversation) in tenant.conversations.iter().copied().enumerate() {
             let door = doors[number / 2 % doors.len()];
             let notes = Notes::default();
@@ -105,12 +105,12 @@ impl Listening {
             if number % 2 == 0 {
                 lock(&notes).by = "socket";
                 let (_, events) = open(door, tenant, (conversation, Start::After(0)), clock)?;
-                listening._listeners.spawn(listen(events, notes, clock.clone()));
+                listening.listeners.spawn(listen(events, notes, clock.clone()));
             } else {
                 lock(&notes).by = "stream";
                 let key = tenant.api_key.clone();
                 let place = (door, conversation);
-                listening._listeners.spawn(stream::listen(place, key, notes, clock.clone()));
+                listening.listeners.spawn(stream::listen(place, key, notes, clock.clone()));
             }
         }
         for number in 0..SENDERS {

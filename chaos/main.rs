@@ -37,9 +37,10 @@ const EXIT_FAILURE: u8 = 1;
 /// Real processes under load, broken by plan.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// A scenario by name; `list` names them, `all` runs them all, `short` those that take five minutes together,
+    /// Scenarios by name; `list` names them, `all` runs them all, `short` those that take five minutes together,
     /// `self-test` proves on three broken builds that the checks see what they are for
-    scenario: String,
+    #[arg(required = true)]
+    scenarios: Vec<String>,
     /// Decides everything that is left to chance; printed always
     #[arg(long)]
     seed: Option<u64>,
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
 
 /// Runs what was asked for; whether everything holds.
 async fn carry_out(arguments: &Arguments) -> anyhow::Result<bool> {
-    if arguments.scenario == "list" {
+    if arguments.scenarios == ["list"] {
         for scenario in ALL {
             print(&format!("{:<22} {}", scenario.name, scenario.about));
         }
@@ -93,15 +94,23 @@ async fn carry_out(arguments: &Arguments) -> anyhow::Result<bool> {
     let places = arguments.places()?;
     let storm = Duration::from_secs(arguments.seconds);
     let options = Options { seed, storm, per_second: arguments.rate, pace: Pace::Full };
-    if arguments.scenario == "self-test" {
+    if arguments.scenarios == ["self-test"] {
         return self_test(arguments, options, &places, &clock).await;
     }
     let (chosen, pace) = arguments.chosen()?;
     let options = Options { pace, ..options };
-    let mut reports: Vec<Report> = Vec::new();
+    let (mut reports, mut failed): (Vec<Report>, Vec<&str>) = (Vec::new(), Vec::new());
     for scenario in chosen {
         let report = Box::pin(run::run(scenario, options, &places, &clock)).await;
-        let report = report.with_context(|| format!("{} (seed {seed})", scenario.name))?;
+        let report = match report.with_context(|| format!("{} (seed {seed})", scenario.name)) {
+            Ok(report) => report,
+            // The next ones can be run all the same.
+            Err(error) => {
+                say(&format!("chaos: {error:#}"));
+                failed.push(scenario.name);
+                continue;
+            }
+        };
         print(&report.table());
         reports.push(report);
         // After each, so that what is known is kept when a later one cannot be run.
@@ -114,7 +123,10 @@ async fn carry_out(arguments: &Arguments) -> anyhow::Result<bool> {
     if !bad.is_empty() {
         say(&format!("violated: {}; seed {seed}", bad.join(", ")));
     }
-    Ok(bad.is_empty())
+    let is_good = bad.is_empty();
+    // What was found weighs more than what could not be looked for.
+    anyhow::ensure!(failed.is_empty() || !is_good, "could not be run: {}", failed.join(", "));
+    Ok(is_good)
 }
 
 async fn self_test(
@@ -147,10 +159,14 @@ fn named(name: &str) -> anyhow::Result<&'static Scenario> {
 
 impl Arguments {
     fn chosen(&self) -> anyhow::Result<(Vec<&'static Scenario>, Pace)> {
-        Ok(match self.scenario.as_str() {
-            "all" => (ALL.iter().collect(), Pace::Full),
-            "short" => (SHORT.into_iter().map(named).collect::<anyhow::Result<_>>()?, Pace::Short),
-            name => (vec![named(name)?], Pace::Full),
+        let names: Vec<&str> = self.scenarios.iter().map(String::as_str).collect();
+        let all = |names: &[&str]| -> anyhow::Result<Vec<&'static Scenario>> {
+            names.iter().map(|name| named(name)).collect()
+        };
+        Ok(match &names[..] {
+            ["all"] => (ALL.iter().collect(), Pace::Full),
+            ["short"] => (all(&SHORT)?, Pace::Short),
+            names => (all(names)?, Pace::Full),
         })
     }
 

@@ -22,6 +22,9 @@ const BETWEEN_MS: std::ops::Range<u64> = 1_000..5_000;
 /// Shortest and longest fault: shorter than it takes for clients to give up for long.
 const LASTS_MS: std::ops::Range<u64> = 300..4_000;
 
+/// How long a node takes to start.
+const STARTS: Duration = Duration::from_secs(4);
+
 /// Longest delay of answers; a reader's deadline is shorter, which is the point.
 const DELAY_MS: std::ops::Range<u64> = 50..2_000;
 
@@ -53,12 +56,25 @@ pub fn storm(seed: u64, length: Duration, nodes: usize) -> Vec<(Duration, Act)> 
         if at + lasts + CALM_AFTER > length {
             return steps;
         }
-        if busy.get(&target).is_none_or(|until| *until < at) {
-            busy.insert(target, at + lasts);
+        let (touched, until) = touches(target, breaks, at + lasts);
+        if touched.iter().all(|target| busy.get(target).is_none_or(|until| *until < at)) {
+            busy.extend(touched.into_iter().map(|target| (target, until)));
             steps.push((at, breaks));
             steps.extend(heals.map(|heals| (at + lasts, heals)));
         }
         at += Duration::from_millis(rng.random_range(BETWEEN_MS));
+    }
+}
+
+/// What a fault keeps busy, and until when. Sessions are ended by a client of Postgres, which must be there; and a node
+/// does not start without the log.
+fn touches(target: Target, breaks: Act, healed: Duration) -> (Vec<Target>, Duration) {
+    match (target, breaks) {
+        (Target::Sessions, _) => (vec![Target::Sessions, Target::Postgres], healed),
+        (Target::Node(_), Act::Node(_, Deed::Kill)) => {
+            (vec![target, Target::Log, Target::Link(Link::Log)], healed + STARTS)
+        }
+        _ => (vec![target], healed),
     }
 }
 
