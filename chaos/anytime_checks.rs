@@ -28,36 +28,37 @@ const COUNT: Duration = Duration::from_millis(20);
 const FAULTS_MAX: usize = 20;
 
 /// Most memory of a node: its tail and recent keys at their bounds of a small installation, twice.
-pub const RSS_MAX: u64 = 512 << 20;
+pub(crate) const RSS_MAX: u64 = 512 << 20;
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Answers to reads by status, before, during and after the fault.
-    pub reads: [BTreeMap<String, u64>; PHASES],
+    pub(crate) reads: [BTreeMap<String, u64>; PHASES],
     /// The most memory of each node.
-    pub rss: BTreeMap<String, u64>,
+    pub(crate) rss: BTreeMap<String, u64>,
     /// Longest time without a further acknowledgement.
-    pub silence: Duration,
+    pub(crate) silence: Duration,
     /// When the count of acknowledgements rose: this long after the begin.
-    pub rises: Vec<Duration>,
+    pub(crate) rises: Vec<Duration>,
     /// What must not be, from processes.
-    pub died: Vec<String>,
+    pub(crate) died: Vec<String>,
     /// What must not be, from reads.
-    pub misread: Vec<String>,
+    pub(crate) misread: Vec<String>,
 }
 
 /// Those who look.
 #[derive(Debug)]
-pub struct Looking {
+pub(crate) struct Looking {
     seen: Arc<Mutex<Seen>>,
     phase: Arc<AtomicUsize>,
-    _looking: JoinSet<()>,
+    /// Ended when this is dropped.
+    _tasks: JoinSet<()>,
 }
 
 impl Looking {
     /// Begins to look.
-    pub fn start(
+    pub(crate) fn start(
         (roll, doors, tenant): (&Roll, &[SocketAddr], &Tenant),
         sends: Sends,
         acknowledged: impl Fn() -> u64 + Send + 'static,
@@ -74,16 +75,16 @@ impl Looking {
             let notes = (Arc::clone(&seen), Arc::clone(&phase));
             looking.spawn(reads(caller, path, sends, notes));
         }
-        Self { seen, phase, _looking: looking }
+        Self { seen, phase, _tasks: looking }
     }
 
     /// Notes reads from here on under this phase.
-    pub fn enter_phase(&self, phase: usize) {
+    pub(crate) fn enter_phase(&self, phase: usize) {
         self.phase.store(phase.min(PHASES - 1), Ordering::Relaxed);
     }
 
     /// What was seen so far.
-    pub fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> Seen {
         lock(&self.seen).clone()
     }
 }
@@ -98,11 +99,16 @@ fn fault(faults: &mut Vec<String>, text: String) {
     }
 }
 
+/// Whether anybody else holds it.
+fn is_wanted(seen: &Arc<Mutex<Seen>>) -> bool {
+    Arc::strong_count(seen) > 1
+}
+
 /// Looks whether everybody runs who is to run.
 async fn processes(roll: Roll, seen: Arc<Mutex<Seen>>) {
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    while is_wanted(&seen) {
         look.tick().await;
         roll.look(|all| {
             let mut seen = lock(&seen);
@@ -133,7 +139,7 @@ async fn silence(acknowledged: impl Fn() -> u64 + Send, seen: Arc<Mutex<Seen>>, 
     let (mut count, mut since): (u64, Option<Instant>) = (0, None);
     let mut look = interval(COUNT);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    while is_wanted(&seen) {
         look.tick().await;
         let (now, newest) = (clock.now(), acknowledged());
         let mut seen = lock(&seen);
@@ -157,7 +163,7 @@ async fn reads(
 ) {
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    while is_wanted(&seen) {
         look.tick().await;
         let in_phase = phase.load(Ordering::Relaxed);
         let answer = caller.get(&path).await;

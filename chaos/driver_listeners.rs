@@ -2,7 +2,7 @@
 //! Promises to note each event that came, and whatever no listener should ever see.
 //! Does not judge whether all came; `finally_audit` does.
 
-pub mod stream;
+pub(crate) mod stream;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -32,19 +32,19 @@ const FAULTS_MAX: usize = 5;
 
 /// What a listener noted.
 #[derive(Debug, Default)]
-pub struct Noted {
+pub(crate) struct Noted {
     /// By what it listens.
-    pub by: &'static str,
+    pub(crate) by: &'static str,
     /// The events that came.
-    pub seen: BTreeSet<u64>,
+    pub(crate) seen: BTreeSet<u64>,
     /// When each came.
-    pub at: Vec<Instant>,
+    pub(crate) at: Vec<Instant>,
     /// Connections that ended.
-    pub reconnects: u64,
+    pub(crate) reconnects: u64,
     /// Gaps that were announced.
-    pub gaps: Vec<Gap>,
+    pub(crate) gaps: Vec<Gap>,
     /// What must not be.
-    pub faults: Vec<String>,
+    pub(crate) faults: Vec<String>,
 }
 
 impl Noted {
@@ -71,13 +71,13 @@ impl Noted {
 }
 
 /// A listener's notes while it listens.
-pub type Notes = Arc<Mutex<Noted>>;
+pub(crate) type Notes = Arc<Mutex<Noted>>;
 
 /// Those who listen and those who send.
 #[derive(Debug)]
-pub struct Listening {
+pub(crate) struct Listening {
     /// What each listener has noted, by its conversation.
-    pub notes: Vec<(ConversationId, Notes)>,
+    pub(crate) notes: Vec<(ConversationId, Notes)>,
     listeners: JoinSet<()>,
     senders: JoinSet<SentBySocket>,
     over: watch::Sender<bool>,
@@ -85,16 +85,20 @@ pub struct Listening {
 
 /// What somebody who sends by socket came to.
 #[derive(Debug, Default)]
-pub struct SentBySocket {
+pub(crate) struct SentBySocket {
     /// The receipts.
-    pub ledger: Ledger,
+    pub(crate) ledger: Ledger,
     /// What was refused for good.
-    pub refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
 }
 
 impl Listening {
     /// Starts everybody.
-    pub fn start(doors: &[SocketAddr], tenant: &Tenant, clock: &Clock) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        doors: &[SocketAddr],
+        tenant: &Tenant,
+        clock: &Clock,
+    ) -> anyhow::Result<Self> {
         let (over, _) = watch::channel(false);
         let mut listening =
             Self { notes: Vec::new(), listeners: JoinSet::new(), senders: JoinSet::new(), over };
@@ -125,7 +129,7 @@ impl Listening {
     }
 
     /// Ends those who send, and hands out what they came to. Listeners go on.
-    pub async fn end_senders(&mut self) -> SentBySocket {
+    pub(crate) async fn end_senders(&mut self) -> SentBySocket {
         self.over.send_replace(true);
         let mut all = SentBySocket::default();
         while let Some(ended) = self.senders.join_next().await {
@@ -141,7 +145,7 @@ impl Listening {
     }
 
     /// Events that came to listeners between these moments.
-    pub fn count_between(&self, from: Instant, to: Instant) -> u64 {
+    pub(crate) fn count_between(&self, from: Instant, to: Instant) -> u64 {
         let count = |notes: &Notes| {
             lock(notes).at.iter().filter(|at| (from..to).contains(*at)).count() as u64
         };
@@ -150,7 +154,7 @@ impl Listening {
 }
 
 /// The notes, for a moment.
-pub fn lock(notes: &Notes) -> std::sync::MutexGuard<'_, Noted> {
+pub(crate) fn lock(notes: &Notes) -> std::sync::MutexGuard<'_, Noted> {
     notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

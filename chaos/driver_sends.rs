@@ -19,32 +19,32 @@ use crate::stage::{CONVERSATIONS, Tenant};
 const BODY_BYTES: usize = 300;
 
 /// Sends that are in the ledger and not in the figures: connections open and caches warm.
-pub const WARMUP: Duration = Duration::from_secs(1);
+pub(crate) const WARMUP: Duration = Duration::from_secs(1);
 
 /// Before, during and after the fault.
-pub const PHASES: usize = 3;
+pub(crate) const PHASES: usize = 3;
 
 /// A running load.
 #[derive(Debug)]
-pub struct Sending {
+pub(crate) struct Sending {
     watches: Vec<Arc<Watch>>,
     groups: JoinSet<Result<Outcome, load::Error>>,
 }
 
 /// What became of it.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub(crate) struct Sent {
     /// Before, during and after the fault.
-    pub phases: [Tally; PHASES],
+    pub(crate) phases: [Tally; PHASES],
     /// Every receipt.
-    pub ledger: Ledger,
+    pub(crate) ledger: Ledger,
     /// Sends that had no answer long after the end.
-    pub unfinished: u64,
+    pub(crate) unfinished: u64,
 }
 
 impl Sending {
     /// Starts so many sends a second for so long, spread over the doors.
-    pub fn start(
+    pub(crate) fn start(
         doors: &[SocketAddr],
         tenant: &Tenant,
         (per_second, length): (u32, Duration),
@@ -75,20 +75,20 @@ impl Sending {
     }
 
     /// What reads how much was acknowledged so far.
-    pub fn acknowledged(&self) -> impl Fn() -> u64 + Send + 'static {
+    pub(crate) fn acknowledged(&self) -> impl Fn() -> u64 + Send + 'static {
         let watches = self.watches.clone();
         move || watches.iter().map(|watch| watch.acknowledged()).sum()
     }
 
     /// Tallies sends from here on under this phase.
-    pub fn enter_phase(&self, phase: usize) {
+    pub(crate) fn enter_phase(&self, phase: usize) {
         for watch in &self.watches {
             watch.enter_phase(phase);
         }
     }
 
     /// Waits for the end.
-    pub async fn finish(mut self) -> anyhow::Result<Sent> {
+    pub(crate) async fn finish(mut self) -> anyhow::Result<Sent> {
         let mut sent = Sent::default();
         while let Some(ended) = self.groups.join_next().await {
             let outcome = ended.context("a load ended early")??;

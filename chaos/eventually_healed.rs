@@ -14,10 +14,10 @@ use crate::driver_listeners::{Listening, lock};
 use crate::stage::node::is_ready;
 
 /// From the last heal until every node is ready.
-pub const READY_MAX: Duration = Duration::from_secs(10);
+pub(crate) const READY_MAX: Duration = Duration::from_secs(10);
 
 /// From the end of the load until every listener has everything: clients that were refused come back within 30 s.
-pub const COMPLETE_MAX: Duration = Duration::from_secs(90);
+pub(crate) const COMPLETE_MAX: Duration = Duration::from_secs(90);
 
 /// For all traffic, and for what needs Postgres.
 const PROBES: [&str; 2] = ["readyz", "readyz/reads"];
@@ -26,7 +26,7 @@ const PROBES: [&str; 2] = ["readyz", "readyz/reads"];
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Waits until every node is ready; `None` when they are not long after they should be.
-pub async fn ready(nodes: &[SocketAddr], since: Instant, clock: &Clock) -> Option<Duration> {
+pub(crate) async fn ready(nodes: &[SocketAddr], since: Instant, clock: &Clock) -> Option<Duration> {
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -49,7 +49,7 @@ pub async fn ready(nodes: &[SocketAddr], since: Instant, clock: &Clock) -> Optio
 }
 
 /// Waits until every listener has everything up to its conversation's head; tells what is missing.
-pub async fn complete(
+pub(crate) async fn complete(
     listening: &Listening,
     heads: &BTreeMap<ConversationId, u64>,
     clock: &Clock,

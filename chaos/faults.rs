@@ -2,8 +2,8 @@
 //! Promises that the roll of those who are to run is right before anybody is ended and after everybody is started.
 //! Does not decide what comes when.
 
-pub mod database;
-pub mod proxy;
+pub(crate) mod database;
+pub(crate) mod proxy;
 
 use anyhow::Context as _;
 use rustix::process::Signal;
@@ -13,7 +13,7 @@ use crate::stage::Stage;
 
 /// What an act leaves behind for a later one.
 #[derive(Debug, Default)]
-pub struct Aftermath {
+pub(crate) struct Aftermath {
     /// Connections that somebody has taken.
     taken: Option<database::Taken>,
     /// The server of NATS that was killed as a leader.
@@ -21,7 +21,11 @@ pub struct Aftermath {
 }
 
 /// Performs an act.
-pub async fn perform(stage: &mut Stage, act: Act, aftermath: &mut Aftermath) -> anyhow::Result<()> {
+pub(crate) async fn perform(
+    stage: &mut Stage,
+    act: Act,
+    aftermath: &mut Aftermath,
+) -> anyhow::Result<()> {
     match act {
         Act::Postgres(deed) => postgres(stage, deed).await,
         Act::Log(server, deed) => log(stage, server, deed).await,

@@ -29,15 +29,18 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// What the log holds.
 #[derive(Debug)]
-pub struct Stored {
+pub(crate) struct Stored {
     /// Every event.
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
     /// Where each conversation ends.
-    pub heads: BTreeMap<ConversationId, u64>,
+    pub(crate) heads: BTreeMap<ConversationId, u64>,
 }
 
 /// Reads the whole log.
-pub async fn stored(config: &Config, conversations: &[ConversationId]) -> anyhow::Result<Stored> {
+pub(crate) async fn stored(
+    config: &Config,
+    conversations: &[ConversationId],
+) -> anyhow::Result<Stored> {
     let log = Log::connect(config.log.clone()).await?;
     let partitions = streams::shape(&log).await?.partitions;
     let entries = apart::stored(&log, partitions, conversations).await?;
@@ -50,12 +53,12 @@ pub async fn stored(config: &Config, conversations: &[ConversationId]) -> anyhow
 }
 
 /// Compares receipts with the log.
-pub fn audit(ledger: &mut Ledger, stored: &Stored) -> Audit {
+pub(crate) fn audit(ledger: &mut Ledger, stored: &Stored) -> Audit {
     ledger.audit(stored.entries.iter().copied())
 }
 
 /// Waits until Postgres has the whole log, and compares.
-pub async fn verify(config: &Config, clock: &Clock) -> anyhow::Result<Findings> {
+pub(crate) async fn verify(config: &Config, clock: &Clock) -> anyhow::Result<Findings> {
     let until = clock.now() + LEVEL_MAX;
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -70,15 +73,15 @@ pub async fn verify(config: &Config, clock: &Clock) -> anyhow::Result<Findings> 
 
 /// What came to the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delivered {
+pub(crate) struct Delivered {
     /// Messages with a receipt that never came.
-    pub missing: usize,
+    pub(crate) missing: usize,
     /// Requests beyond the first for a message.
-    pub repeats: usize,
+    pub(crate) repeats: usize,
 }
 
 /// Waits until the receiver has every message with a receipt, and counts.
-pub async fn delivered(
+pub(crate) async fn delivered(
     receiver: &Receiver,
     channel: ChannelId,
     ledger: &Ledger,

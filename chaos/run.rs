@@ -2,10 +2,10 @@
 //! Promises a report with every check, whatever happened, or an error when the scenario could not be run.
 //! Does not decide what is a violation of what is stored; `finally_audit` and `load::ledger` do.
 
-pub mod judge;
-pub mod neighbour;
-pub mod report;
-pub mod self_test;
+pub(crate) mod judge;
+pub(crate) mod neighbour;
+pub(crate) mod report;
+pub(crate) mod self_test;
 
 use std::time::{Duration, Instant};
 
@@ -28,35 +28,35 @@ const NO_CLOCKS: &str =
     "libfaketime is not installed, and nothing else moves the clock of one process";
 
 /// Everything that a plan's run came to.
-pub struct Found {
-    pub sent: Sent,
-    pub by_socket: SentBySocket,
-    pub seen: Seen,
-    pub ready: Option<Duration>,
-    pub incomplete: Vec<String>,
-    pub listener_faults: Vec<String>,
-    pub reconnects: u64,
-    pub audit: forebay::load::Audit,
-    pub findings: forebay::operate::verify::Findings,
-    pub delivered: Delivered,
-    pub during: During,
+pub(crate) struct Found {
+    pub(crate) sent: Sent,
+    pub(crate) by_socket: SentBySocket,
+    pub(crate) seen: Seen,
+    pub(crate) ready: Option<Duration>,
+    pub(crate) incomplete: Vec<String>,
+    pub(crate) listener_faults: Vec<String>,
+    pub(crate) reconnects: u64,
+    pub(crate) audit: forebay::load::Audit,
+    pub(crate) findings: forebay::operate::verify::Findings,
+    pub(crate) delivered: Delivered,
+    pub(crate) during: During,
     /// Acts of the plan that could not be performed.
-    pub failed: Vec<String>,
+    pub(crate) failed: Vec<String>,
     /// Nodes that did not end in order when they were asked.
-    pub undrained: Vec<String>,
+    pub(crate) undrained: Vec<String>,
 }
 
 /// What went on while the fault lasted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct During {
+pub(crate) struct During {
     /// Live frames that came to listeners.
-    pub live: u64,
+    pub(crate) live: u64,
     /// Requests that came to the receiver.
-    pub hooks: u64,
+    pub(crate) hooks: u64,
 }
 
 /// Runs a scenario.
-pub async fn run(
+pub(crate) async fn run(
     scenario: &Scenario,
     options: Options,
     places: &Places,
@@ -69,7 +69,7 @@ pub async fn run(
     match (scenario.course)(options) {
         Course::Neighbour(neighbour) => {
             let mut plan = Plan::calm(options, neighbour.length);
-            plan.settings.push(neighbour::TIMEOUT);
+            plan.settings = vec![neighbour::TIMEOUT];
             let wanted = (scenario.name, &plan, neighbour);
             neighbour::run(wanted, places, (&narrator, clock), &mut report).await?;
         }
@@ -97,6 +97,8 @@ async fn steps(
     places: &Places,
     (narrator, clock): (&Narrator, &Clock),
 ) -> anyhow::Result<Found> {
+    let unhealed = plan.unhealed();
+    anyhow::ensure!(unhealed.is_empty(), "the plan leaves broken: {unhealed:?}");
     let mut stage = Stage::set(name, plan, places, clock).await?;
     let amount = (plan.per_second, plan.length);
     let mut listening = Listening::start(&stage.doors, &stage.tenant, clock)?;

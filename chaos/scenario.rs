@@ -2,8 +2,8 @@
 //! Promises that a plan is a function of scenario, seed and options, and that it heals everything that it breaks.
 //! Does not break anything; `faults` does.
 
-pub mod catalogue;
-pub mod storm;
+pub(crate) mod catalogue;
+pub(crate) mod storm;
 
 use std::time::Duration;
 
@@ -11,31 +11,31 @@ use forebay::bench::deliver::Fault;
 
 /// A scenario by name.
 #[derive(Clone, Copy, Debug)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// What it is called on the command line.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// What happens in it, in a line.
-    pub about: &'static str,
+    pub(crate) about: &'static str,
     /// Makes its course.
-    pub course: fn(Options) -> Course,
+    pub(crate) course: fn(Options) -> Course,
 }
 
 /// What a run may change about a scenario.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Decides everything that is left to chance.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// How long a storm lasts.
-    pub storm: Duration,
+    pub(crate) storm: Duration,
     /// Sends a second, all nodes together.
-    pub per_second: u32,
+    pub(crate) per_second: u32,
     /// Everything a little shorter.
-    pub pace: Pace,
+    pub(crate) pace: Pace,
 }
 
 /// How much time a scenario takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub(crate) enum Pace {
     /// Long enough for its figures to mean something.
     Full,
     /// As short as it can be.
@@ -44,7 +44,7 @@ pub enum Pace {
 
 /// What a scenario does.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Course {
+pub(crate) enum Course {
     /// Faults by plan, under load.
     Steps(Plan),
     /// A healthy tenant beside a neighbour in trouble, as `forebay bench deliver` measures it.
@@ -55,41 +55,41 @@ pub enum Course {
 
 /// A healthy tenant beside a neighbour in trouble.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Neighbour {
+pub(crate) struct Neighbour {
     /// What is wrong with the neighbour.
-    pub fault: Fault,
+    pub(crate) fault: Fault,
     /// How often both are measured.
-    pub rounds: u16,
+    pub(crate) rounds: u16,
     /// How long each time.
-    pub length: Duration,
+    pub(crate) length: Duration,
     /// What the neighbour has waiting.
-    pub backlog: usize,
+    pub(crate) backlog: usize,
 }
 
 /// Faults by plan, under load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Servers of Forebay.
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     /// Servers of NATS; three of them are a cluster, with three replicas of each stream.
-    pub log_servers: usize,
+    pub(crate) log_servers: usize,
     /// How they reach each other.
-    pub links: Links,
+    pub(crate) links: Links,
     /// Settings of the nodes that differ from the defaults.
-    pub settings: Vec<(&'static str, &'static str)>,
+    pub(crate) settings: Vec<(&'static str, &'static str)>,
     /// Sends a second, all nodes together.
-    pub per_second: u32,
+    pub(crate) per_second: u32,
     /// What happens when.
-    pub steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
     /// How long the load lasts.
-    pub length: Duration,
+    pub(crate) length: Duration,
     /// What must hold beside what always must.
-    pub expect: Expect,
+    pub(crate) expect: Expect,
 }
 
 /// How nodes, services and clients reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
+pub(crate) enum Links {
     /// Without anything between, so that latencies are their own.
     Direct,
     /// Through a proxy each.
@@ -98,16 +98,16 @@ pub enum Links {
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub(crate) struct Step {
     /// When, from the begin of the load.
-    pub at: Duration,
+    pub(crate) at: Duration,
     /// What.
-    pub act: Act,
+    pub(crate) act: Act,
 }
 
 /// What can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub(crate) enum Act {
     /// To Postgres.
     Postgres(Deed),
     /// To a server of NATS.
@@ -134,7 +134,7 @@ pub enum Act {
 
 /// What can be done to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub(crate) enum Deed {
     /// SIGSTOP.
     Pause,
     /// SIGCONT.
@@ -149,7 +149,7 @@ pub enum Deed {
 
 /// What lies between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Link {
+pub(crate) enum Link {
     /// Between the nodes and Postgres.
     Database,
     /// Between the nodes and NATS.
@@ -160,12 +160,12 @@ pub enum Link {
 
 impl Link {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Database, Self::Log, Self::Clients];
+    pub(crate) const ALL: [Self; 3] = [Self::Database, Self::Log, Self::Clients];
 }
 
 /// How a link behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub(crate) enum Condition {
     /// As if there was nothing.
     Healed,
     /// Every connection is closed, and no new one is taken.
@@ -180,24 +180,24 @@ pub enum Condition {
 
 /// What must hold beside what always must.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Expect {
+pub(crate) struct Expect {
     /// What sends are answered.
-    pub sends: Sends,
+    pub(crate) sends: Sends,
     /// The 99th percentile of sends while the fault lasts, against the one before.
-    pub p99_factor_max: Option<f64>,
+    pub(crate) p99_factor_max: Option<f64>,
     /// What is acknowledged while the log is away.
-    pub silence: Silence,
+    pub(crate) silence: Silence,
     /// Whether live frames and webhooks go on while the fault lasts.
-    pub live: LiveDuring,
+    pub(crate) live: LiveDuring,
     /// Longest time without an acknowledgement, the fault included.
-    pub resume_max: Option<Duration>,
+    pub(crate) resume_max: Option<Duration>,
     /// What a log that may not grow does.
-    pub full_log: FullLog,
+    pub(crate) full_log: FullLog,
 }
 
 /// What a log that may not grow does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FullLog {
+pub(crate) enum FullLog {
     /// It is not full.
     Unwatched,
     /// Sends are refused with 503 before the fault's end, or the scenario did not reach what it is for.
@@ -206,7 +206,7 @@ pub enum FullLog {
 
 /// What sends are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sends {
+pub(crate) enum Sends {
     /// All of them with 2xx.
     Acknowledged,
     /// Some with 429 or 503.
@@ -217,7 +217,7 @@ pub enum Sends {
 
 /// What is acknowledged while the log is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub(crate) enum Silence {
     /// It is not looked at.
     Unwatched,
     /// Nothing, between the first fault and the next step.
@@ -226,7 +226,7 @@ pub enum Silence {
 
 /// Whether live frames and webhooks go on while the fault lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LiveDuring {
+pub(crate) enum LiveDuring {
     /// It is not looked at.
     Unwatched,
     /// They do.
@@ -246,14 +246,17 @@ impl Default for Expect {
     }
 }
 
+/// The least memory of the log that can be set: reads and replays that go back some seconds need Postgres.
+const SHORT_TAIL: (&str, &str) = ("FOREBAY_TAIL_BYTES_MAX", "65536");
+
 impl Plan {
     /// One node on one Postgres and one NATS without a fault.
-    pub fn calm(options: Options, length: Duration) -> Self {
+    pub(crate) fn calm(options: Options, length: Duration) -> Self {
         Self {
             nodes: 1,
             log_servers: 1,
             links: Links::Direct,
-            settings: Vec::new(),
+            settings: vec![SHORT_TAIL],
             per_second: options.per_second,
             steps: Vec::new(),
             length,
@@ -263,21 +266,28 @@ impl Plan {
 
     /// The same with these steps, in order.
     #[must_use]
-    pub fn with(mut self, steps: impl IntoIterator<Item = (Duration, Act)>) -> Self {
+    pub(crate) fn with(mut self, steps: impl IntoIterator<Item = (Duration, Act)>) -> Self {
         self.steps.extend(steps.into_iter().map(|(at, act)| Step { at, act }));
         self.steps.sort_by_key(|step| step.at);
         self
     }
 
+    /// The same with a setting of the nodes.
+    #[must_use]
+    pub(crate) fn set(mut self, setting: (&'static str, &'static str)) -> Self {
+        self.settings.push(setting);
+        self
+    }
+
     /// From the first step to the last, which heals.
-    pub fn fault(&self) -> (Duration, Duration) {
+    pub(crate) fn fault(&self) -> (Duration, Duration) {
         let first = self.steps.first().map_or(self.length, |step| step.at);
         let last = self.steps.last().map_or(self.length, |step| step.at);
         (first, last)
     }
 
     /// What is still broken at the end.
-    pub fn unhealed(&self) -> Vec<Act> {
+    pub(crate) fn unhealed(&self) -> Vec<Act> {
         let mut broken: Vec<Act> = Vec::new();
         for Step { act, .. } in &self.steps {
             match act.heals() {
@@ -304,11 +314,10 @@ impl Act {
                 Deed::Pause | Deed::Kill | Deed::Stop => Healing::Breaks,
                 Deed::Resume | Deed::Start => Healing::Heals(Self::is_of_same),
             },
-            Self::KillLogLeader | Self::TakeConnections => Healing::Breaks,
             Self::StartLogLeader => Healing::Heals(|_, earlier| earlier == Self::KillLogLeader),
             Self::FreeConnections => Healing::Heals(|_, earlier| earlier == Self::TakeConnections),
             Self::Link(_, Condition::Healed) => Healing::Heals(Self::is_of_same),
-            Self::Link(..) => Healing::Breaks,
+            Self::KillLogLeader | Self::TakeConnections | Self::Link(..) => Healing::Breaks,
             Self::EndSessions | Self::LimitLog(..) | Self::Clock(..) => Healing::Neither,
         }
     }
@@ -330,7 +339,13 @@ impl std::fmt::Display for Act {
             Self::Log(server, deed) => write!(f, "NATS {server}: {deed:?}"),
             Self::Node(node, deed) => write!(f, "node {node}: {deed:?}"),
             Self::Link(link, condition) => write!(f, "link {link:?}: {condition:?}"),
-            other => write!(f, "{other:?}"),
+            Self::KillLogLeader
+            | Self::StartLogLeader
+            | Self::EndSessions
+            | Self::TakeConnections
+            | Self::FreeConnections
+            | Self::LimitLog(..)
+            | Self::Clock(..) => write!(f, "{self:?}"),
         }
     }
 }

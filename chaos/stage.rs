@@ -2,9 +2,9 @@
 //! Promises that nothing of it outlives the scenario but the nodes' logs.
 //! Does not break it.
 
-pub mod caller;
-pub mod cluster;
-pub mod node;
+pub(crate) mod caller;
+pub(crate) mod cluster;
+pub(crate) mod node;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,28 +29,28 @@ use node::Node;
 const DATABASE: &str = "forebay";
 
 /// The operator's token of nodes that listen on loopback and live for one scenario.
-pub const ADMIN_TOKEN: &str = "operator-of-the-chaos-run";
+pub(crate) const ADMIN_TOKEN: &str = "operator-of-the-chaos-run";
 
 /// The receiver's endpoint.
-pub const HOOK: &str = "chaos";
+pub(crate) const HOOK: &str = "chaos";
 
 /// Conversations that are sent to; each has a listener.
-pub const CONVERSATIONS: usize = 20;
+pub(crate) const CONVERSATIONS: usize = 20;
 
 /// Size of a partition in a scenario: more than any sends, little enough that a disk holds it.
-const PARTITION_BYTES_MAX: u64 = 1 << 30;
+const PARTITION_BYTES_MAX: &str = "1073741824";
 
 /// Where programs are.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub(crate) struct Places {
     /// Programs and data.
-    pub data_dir: PathBuf,
+    pub(crate) data_dir: PathBuf,
     /// `forebay`.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// The library that moves a node's clock, where it is wanted.
-    pub clocks: Option<PathBuf>,
+    pub(crate) clocks: Option<PathBuf>,
     /// What nodes get beside their settings.
-    pub extra: Vec<(String, String)>,
+    pub(crate) extra: Vec<(String, String)>,
 }
 
 /// Where distributions put libfaketime.
@@ -63,7 +63,7 @@ const CLOCKS: [&str; 4] = [
 
 impl Places {
     /// The library that moves a node's clock, if there is one.
-    pub fn clocks() -> Option<PathBuf> {
+    pub(crate) fn clocks() -> Option<PathBuf> {
         CLOCKS.iter().map(PathBuf::from).find(|path| path.is_file())
     }
 
@@ -84,11 +84,11 @@ impl Places {
 
 /// Which processes are to run just now.
 #[derive(Clone, Debug, Default)]
-pub struct Roll(Arc<Mutex<BTreeMap<String, u32>>>);
+pub(crate) struct Roll(Arc<Mutex<BTreeMap<String, u32>>>);
 
 impl Roll {
     /// It is to run.
-    pub fn enter(&self, name: &str, pid: Option<u32>) {
+    pub(crate) fn enter(&self, name: &str, pid: Option<u32>) {
         let mut roll = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match pid {
             Some(pid) => drop(roll.insert(name.to_owned(), pid)),
@@ -97,38 +97,38 @@ impl Roll {
     }
 
     /// Looks at those that are to run, while none is started or ended.
-    pub fn look<T>(&self, look: impl FnOnce(&BTreeMap<String, u32>) -> T) -> T {
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&BTreeMap<String, u32>) -> T) -> T {
         look(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Everything that runs.
-pub struct Stage {
-    pub postgres: Postgres,
-    pub nats: Vec<Nats>,
-    pub nodes: Vec<Node>,
-    pub links: BTreeMap<Link, Vec<Proxy>>,
-    pub roll: Roll,
-    pub clock: Clock,
+pub(crate) struct Stage {
+    pub(crate) postgres: Postgres,
+    pub(crate) nats: Vec<Nats>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) links: BTreeMap<Link, Vec<Proxy>>,
+    pub(crate) roll: Roll,
+    pub(crate) clock: Clock,
     /// Where clients go: one way in for each node.
-    pub doors: Vec<SocketAddr>,
-    pub receiver: Receiver,
-    pub tenant: Tenant,
+    pub(crate) doors: Vec<SocketAddr>,
+    pub(crate) receiver: Receiver,
+    pub(crate) tenant: Tenant,
     settings: BTreeMap<String, String>,
     _scratch: Scratch,
 }
 
 /// Who sends.
 #[derive(Clone, Debug)]
-pub struct Tenant {
-    pub api_key: String,
-    pub channel: ChannelId,
-    pub conversations: Vec<ConversationId>,
+pub(crate) struct Tenant {
+    pub(crate) api_key: String,
+    pub(crate) channel: ChannelId,
+    pub(crate) conversations: Vec<ConversationId>,
 }
 
 impl Stage {
     /// Starts everything that a plan needs.
-    pub async fn set(
+    pub(crate) async fn set(
         name: &str,
         plan: &Plan,
         places: &Places,
@@ -153,56 +153,17 @@ impl Stage {
             }
         };
         let mut links = BTreeMap::new();
-        let (database_url, nats_url) = match plan.links {
-            Links::Direct => (postgres.url(DATABASE), urls(&nats)),
-            Links::Proxied => {
-                let database = Proxy::start(Far::Unix(postgres.socket()), clock.clone()).await?;
-                let log = address(&nats[0].url())?;
-                let log = Proxy::start(Far::Tcp(vec![log]), clock.clone()).await?;
-                let urls = (
-                    format!("postgres://forebay@{}/{DATABASE}", database.address),
-                    format!("nats://{}", log.address),
-                );
-                links.insert(Link::Database, vec![database]);
-                links.insert(Link::Log, vec![log]);
-                urls
-            }
-        };
-        let replicas = if plan.log_servers == 1 { "1" } else { "3" };
-        let mut settings = BTreeMap::new();
-        let base = [
-            ("DATABASE_URL", database_url.as_str()),
-            ("NATS_URL", &nats_url),
-            ("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN),
-            ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8"),
-            ("FOREBAY_PARTITION_BYTES_MAX", &PARTITION_BYTES_MAX.to_string()),
-            ("FOREBAY_LOG_REPLICAS", replicas),
-            ("RUST_LOG", "info"),
-        ];
-        for (name, value) in base.into_iter().chain(plan.settings.iter().copied()) {
-            settings.insert(name.to_owned(), value.to_owned());
-        }
-        settings.extend(places.extra.iter().cloned());
-        let logs = options.root.with_file_name("chaos").join(name);
-        // What an earlier run left; there may be nothing.
-        drop(std::fs::remove_dir_all(&logs));
-        std::fs::create_dir_all(&logs).context("making a directory for the nodes' logs")?;
+        let urls = urls_of(plan, (&postgres, &nats), &mut links, clock).await?;
+        let settings = settings(plan, places, &urls);
+        let logs = logs(&options.root, name)?;
         let roll = Roll::default();
         roll.enter("postgres", Some(postgres.pid()));
         for (number, server) in nats.iter().enumerate() {
             roll.enter(&format!("nats {number}"), Some(server.pid()));
         }
-        let mut nodes = Vec::new();
-        for number in 0..plan.nodes {
-            let log = logs.join(format!("node-{number}.log"));
-            let mut own: Vec<(String, String)> = settings.clone().into_iter().collect();
-            own.extend(places.clock_settings(&logs.join(format!("clock-{number}")))?);
-            let mut node = Node::new(&places.program, free_address()?, own, log);
-            node.start()?;
-            // The first one makes the streams.
-            node.ready(clock).await?;
+        let nodes = nodes(plan, places, (&settings, &logs), clock).await?;
+        for (number, node) in nodes.iter().enumerate() {
             roll.enter(&format!("node {number}"), node.pid());
-            nodes.push(node);
         }
         let doors = doors(&nodes, plan, &mut links, clock).await?;
         let receiver =
@@ -224,7 +185,7 @@ impl Stage {
     }
 
     /// The configuration with which Postgres and the log can be looked at past all proxies.
-    pub fn config(&self) -> anyhow::Result<Config> {
+    pub(crate) fn config(&self) -> anyhow::Result<Config> {
         let direct = [
             ("DATABASE_URL", self.postgres.url(DATABASE)),
             ("NATS_URL", urls(&self.nats)),
@@ -238,14 +199,14 @@ impl Stage {
     }
 
     /// Sets how a link behaves.
-    pub fn set_link(&self, link: Link, condition: Condition) {
+    pub(crate) fn set_link(&self, link: Link, condition: Condition) {
         for proxy in self.links.get(&link).into_iter().flatten() {
             proxy.set(condition);
         }
     }
 
     /// Ends everything in order; tells what did not end as it should.
-    pub async fn strike(mut self) -> anyhow::Result<Vec<String>> {
+    pub(crate) async fn strike(mut self) -> anyhow::Result<Vec<String>> {
         let mut odd = Vec::new();
         for (number, node) in self.nodes.iter_mut().enumerate() {
             if let Err(error) = node.stop().await {
@@ -258,6 +219,78 @@ impl Stage {
         }
         Ok(odd)
     }
+}
+
+/// Where nodes find Postgres and NATS.
+struct Urls {
+    database: String,
+    nats: String,
+}
+
+async fn urls_of(
+    plan: &Plan,
+    (postgres, nats): (&Postgres, &[Nats]),
+    links: &mut BTreeMap<Link, Vec<Proxy>>,
+    clock: &Clock,
+) -> anyhow::Result<Urls> {
+    if plan.links == Links::Direct {
+        return Ok(Urls { database: postgres.url(DATABASE), nats: urls(nats) });
+    }
+    let database = Proxy::start(Far::Unix(postgres.socket()), clock.clone()).await?;
+    let log = Proxy::start(Far::Tcp(vec![address(&nats[0].url())?]), clock.clone()).await?;
+    let found = Urls {
+        database: format!("postgres://forebay@{}/{DATABASE}", database.address),
+        nats: format!("nats://{}", log.address),
+    };
+    links.insert(Link::Database, vec![database]);
+    links.insert(Link::Log, vec![log]);
+    Ok(found)
+}
+
+/// What every node is told.
+fn settings(plan: &Plan, places: &Places, urls: &Urls) -> BTreeMap<String, String> {
+    let replicas = if plan.log_servers == 1 { "1" } else { "3" };
+    let base = [
+        ("DATABASE_URL", &*urls.database),
+        ("NATS_URL", &urls.nats),
+        ("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN),
+        ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8"),
+        ("FOREBAY_PARTITION_BYTES_MAX", PARTITION_BYTES_MAX),
+        ("FOREBAY_LOG_REPLICAS", replicas),
+        ("RUST_LOG", "info"),
+    ];
+    let all = base.into_iter().chain(plan.settings.iter().copied());
+    let own = all.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    own.chain(places.extra.iter().cloned()).collect()
+}
+
+/// A fresh directory for the nodes' logs, which outlives the scenario.
+fn logs(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let logs = root.with_file_name("chaos").join(name);
+    // What an earlier run left; there may be nothing.
+    drop(std::fs::remove_dir_all(&logs));
+    std::fs::create_dir_all(&logs).context("making a directory for the nodes' logs")?;
+    Ok(logs)
+}
+
+/// Starts the nodes, one after the other: the first one makes the streams.
+async fn nodes(
+    plan: &Plan,
+    places: &Places,
+    (settings, logs): (&BTreeMap<String, String>, &Path),
+    clock: &Clock,
+) -> anyhow::Result<Vec<Node>> {
+    let mut nodes = Vec::new();
+    for number in 0..plan.nodes {
+        let log = logs.join(format!("node-{number}.log"));
+        let mut own: Vec<(String, String)> = settings.clone().into_iter().collect();
+        own.extend(places.clock_settings(&logs.join(format!("clock-{number}")))?);
+        let mut node = Node::new(&places.program, free_address()?, own, log);
+        node.start()?;
+        node.ready(clock).await?;
+        nodes.push(node);
+    }
+    Ok(nodes)
 }
 
 /// One way in for each node. With several nodes a client that cannot reach its own goes to the next one.

@@ -3,6 +3,7 @@
 //! Does not send.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,8 +32,8 @@ const HEAD_MAX: Duration = Duration::from_secs(10);
 /// Most text of one event that is held.
 const TEXT_MAX: usize = 1 << 20;
 
-/// Listens until it is dropped.
-pub async fn listen(
+/// Listens until it is dropped, or nobody holds the notes any more.
+pub(crate) async fn listen(
     (door, conversation): (SocketAddr, ConversationId),
     key: String,
     notes: Notes,
@@ -41,7 +42,7 @@ pub async fn listen(
     let mut last = Last { id: None, seq: 0 };
     let mut attempts = interval(RETRY);
     attempts.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    while Arc::strong_count(&notes) > 1 {
         attempts.tick().await;
         let mut connection = JoinSet::new();
         let opening = open(door, &key, (conversation, last.id.as_deref()), &mut connection);

@@ -25,16 +25,16 @@ const LEFT: usize = 5;
 
 /// Connections that somebody has taken.
 #[derive(Debug)]
-pub struct Taken(#[expect(dead_code, reason = "they are held, not used")] Vec<PgConnection>);
+pub(crate) struct Taken(#[expect(dead_code, reason = "they are held, not used")] Vec<PgConnection>);
 
 /// Ends every session of others.
-pub async fn end_sessions(stage: &Stage) -> anyhow::Result<()> {
+pub(crate) async fn end_sessions(stage: &Stage) -> anyhow::Result<()> {
     Ok(stage.postgres.end_sessions_but(NAME).await?)
 }
 
 /// Takes every connection that Postgres has. Some are left for psql, which ends the sessions of others, so that they must
 /// ask again; then those are taken too.
-pub async fn take(stage: &Stage) -> anyhow::Result<Taken> {
+pub(crate) async fn take(stage: &Stage) -> anyhow::Result<Taken> {
     let mut taken = fill(stage).await?;
     for _ in 0..ROUNDS {
         taken.truncate(taken.len().saturating_sub(LEFT));

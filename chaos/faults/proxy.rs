@@ -23,7 +23,7 @@ const CONNECTIONS_MAX: usize = 2_000;
 
 /// Where a proxy leads.
 #[derive(Clone, Debug)]
-pub enum Far {
+pub(crate) enum Far {
     /// To the first of these that takes a connection: a client's list of nodes.
     Tcp(Vec<SocketAddr>),
     /// To a socket of this machine.
@@ -32,9 +32,9 @@ pub enum Far {
 
 /// A running proxy; dropping it closes all of its connections.
 #[derive(Debug)]
-pub struct Proxy {
+pub(crate) struct Proxy {
     /// Where it listens.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     condition: watch::Sender<Condition>,
     _accepting: JoinSet<()>,
 }
@@ -44,7 +44,7 @@ impl Proxy {
     ///
     /// # Errors
     /// When there is none.
-    pub async fn start(far: Far, clock: Clock) -> std::io::Result<Self> {
+    pub(crate) async fn start(far: Far, clock: Clock) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let (condition, watched) = watch::channel(Condition::Healed);
@@ -54,7 +54,7 @@ impl Proxy {
     }
 
     /// How it behaves from now on.
-    pub fn set(&self, condition: Condition) {
+    pub(crate) fn set(&self, condition: Condition) {
         self.condition.send_replace(condition);
     }
 }
@@ -167,7 +167,8 @@ impl Link {
 
     /// How long a piece of this size is held.
     fn wait(&self, way: Way, bytes: usize) -> Option<Duration> {
-        match (*self.condition.borrow(), way) {
+        let condition = *self.condition.borrow();
+        match (condition, way) {
             (Condition::AnswersDelayed(by), Way::Back) => Some(by),
             (Condition::Throttled(rate), _) => {
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);

@@ -23,7 +23,7 @@ const LIVE_PERCENT_MIN: u64 = 90;
 const TEXTS_MAX: usize = 3;
 
 /// Judges everything.
-pub fn judge(plan: &Plan, found: &Found, report: &mut Report) {
+pub(crate) fn judge(plan: &Plan, found: &Found, report: &mut Report) {
     for phase in 0..PHASES {
         let tally = &found.sent.phases[phase];
         report.phases.push(Phase {
@@ -115,7 +115,8 @@ fn live(plan: &Plan, found: &Found, report: &mut Report) {
     match plan.expect.resume_max {
         Some(most) => report.check("sends resume in time", (silence <= most).into(), told),
         None => {
-            report.check("sends resume", (found.sent.phases[2].acknowledged() > 0).into(), told)
+            let resumed = found.sent.phases[2].acknowledged() > 0;
+            report.check("sends resume", resumed.into(), told);
         }
     }
 }

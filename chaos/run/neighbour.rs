@@ -17,13 +17,13 @@ use crate::stage::{ADMIN_TOKEN, Places, Stage};
 const MESSAGES_PER_SECOND: u32 = 20;
 
 /// How long an attempt may take, so that a dead channel is one for a while (`bench deliver` measures with the same).
-pub const TIMEOUT: (&str, &str) = ("DELIVERY_TIMEOUT_MS", "10000");
+pub(crate) const TIMEOUT: (&str, &str) = ("DELIVERY_TIMEOUT_MS", "10000");
 
 /// The healthy tenant's 95th percentile beside the neighbour, against its baseline (aim of the product).
 const P95_FACTOR_MAX: f64 = 1.1;
 
 /// Measures and judges.
-pub async fn run(
+pub(crate) async fn run(
     (name, plan, neighbour): (&str, &Plan, Neighbour),
     places: &Places,
     (narrator, clock): (&Narrator, &Clock),

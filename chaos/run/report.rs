@@ -12,7 +12,7 @@ use serde::Serialize;
 /// What became of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It holds.
     Held,
     /// It does not.
@@ -34,63 +34,63 @@ impl fmt::Display for Verdict {
 /// One thing that must hold.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Check {
+pub(crate) struct Check {
     /// What.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Whether it does.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// What was found.
-    pub found: String,
+    pub(crate) found: String,
 }
 
 /// The figures of sends before, during or after the fault.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Phase {
+pub(crate) struct Phase {
     /// Sends that were acknowledged.
-    pub acknowledged: u64,
+    pub(crate) acknowledged: u64,
     /// Half of them took at most so long, in milliseconds.
-    pub p50_ms: f64,
+    pub(crate) p50_ms: f64,
     /// 99 of 100 of them did.
-    pub p99_ms: f64,
+    pub(crate) p99_ms: f64,
     /// Other answers to sends.
-    pub refused: BTreeMap<String, u64>,
+    pub(crate) refused: BTreeMap<String, u64>,
     /// Answers to reads by status.
-    pub reads: BTreeMap<String, u64>,
+    pub(crate) reads: BTreeMap<String, u64>,
 }
 
 /// What a scenario came to.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub(crate) struct Report {
     /// Which.
-    pub scenario: &'static str,
+    pub(crate) scenario: &'static str,
     /// With this seed.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// How long it took in all.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Why it was left out, if it was.
-    pub skipped: Option<&'static str>,
+    pub(crate) skipped: Option<&'static str>,
     /// Before, during and after the fault.
-    pub phases: Vec<Phase>,
+    pub(crate) phases: Vec<Phase>,
     /// Everything that was checked.
-    pub checks: Vec<Check>,
+    pub(crate) checks: Vec<Check>,
 }
 
 impl Report {
     /// Nothing yet.
-    pub const fn new(scenario: &'static str, seed: u64) -> Self {
+    pub(crate) const fn new(scenario: &'static str, seed: u64) -> Self {
         Self { scenario, seed, seconds: 0.0, skipped: None, phases: Vec::new(), checks: Vec::new() }
     }
 
     /// Notes something that must hold.
-    pub fn check(&mut self, name: &'static str, holds: Holds, found: impl Into<String>) {
+    pub(crate) fn check(&mut self, name: &'static str, holds: Holds, found: impl Into<String>) {
         let verdict = if holds == Holds::Yes { Verdict::Held } else { Verdict::Violated };
         self.checks.push(Check { name, verdict, found: found.into() });
     }
 
     /// Notes a figure that is aimed at: latencies of a debug build say nothing.
-    pub fn aim(&mut self, name: &'static str, holds: Holds, found: impl Into<String>) {
+    pub(crate) fn aim(&mut self, name: &'static str, holds: Holds, found: impl Into<String>) {
         let verdict = match holds {
             Holds::Yes => Verdict::Held,
             Holds::No if cfg!(debug_assertions) => Verdict::Missed,
@@ -100,12 +100,12 @@ impl Report {
     }
 
     /// Whether nothing is violated.
-    pub fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         self.checks.iter().all(|check| check.verdict != Verdict::Violated)
     }
 
     /// For people.
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let Self { scenario, seed, seconds, .. } = self;
         if let Some(why) = self.skipped {
             return format!("{scenario}: skipped: {why}");
@@ -144,7 +144,7 @@ impl Report {
 
 /// Whether something does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub(crate) enum Holds {
     /// It does.
     Yes,
     /// It does not.

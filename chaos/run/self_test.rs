@@ -25,7 +25,7 @@ const BREAKS: [(&str, &str); 3] = [
 ];
 
 /// Runs the scenario on the sound build and on each broken one.
-pub async fn self_test(
+pub(crate) async fn self_test(
     scenario: &Scenario,
     options: Options,
     (places, broken): (&Places, Option<&Path>),

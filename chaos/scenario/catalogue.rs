@@ -17,7 +17,7 @@ const fn named(name: &'static str, about: &'static str, course: fn(Options) -> C
 }
 
 /// All of them, in the order in which `all` runs them.
-pub const ALL: &[Scenario] = &[
+pub(crate) const ALL: &[Scenario] = &[
     named("db_pause", "Postgres stands still for 10 s", db_pause),
     named("db_kill", "Postgres is killed twice and comes back", db_kill),
     named("db_terminate_backends", "Postgres ends every session, 20 times", db_terminate_backends),
@@ -38,10 +38,10 @@ pub const ALL: &[Scenario] = &[
 ];
 
 /// What `short` runs: at most five minutes, in a debug build too.
-pub const SHORT: [&str; 4] = ["db_pause", "nats_kill", "node_kill", "dead_channel"];
+pub(crate) const SHORT: [&str; 4] = ["db_pause", "nats_kill", "node_kill", "dead_channel"];
 
 /// What the self-test runs against broken builds.
-pub const SELF_TEST: &str = "promises";
+pub(crate) const SELF_TEST: &str = "promises";
 
 /// The 99th percentile while Postgres is away, against the one before (aim of the product).
 const P99_FACTOR_MAX: f64 = 1.5;
@@ -212,11 +212,8 @@ fn nats_leader_kill(options: Options) -> Course {
 }
 
 fn nats_disk_full(options: Options) -> Course {
-    let plan = Plan {
-        settings: vec![SMALL_LOG],
-        per_second: options.per_second * 4,
-        ..Plan::calm(options, secs(40))
-    };
+    let plan = Plan { per_second: options.per_second * 4, ..Plan::calm(options, secs(40)) };
+    let plan = plan.set(SMALL_LOG);
     let plan = plan.with([(secs(24), Act::LimitLog(0, LARGE_LOG))]);
     // The node that makes the streams larger is started anew, and connections break.
     let expect = Expect { full_log: super::FullLog::Refuses, ..Expect::default() };

@@ -11,10 +11,10 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::{Act, Condition, Deed, Link};
 
 /// From the begin of the load to the first fault.
-pub const CALM_BEFORE: Duration = Duration::from_secs(4);
+pub(crate) const CALM_BEFORE: Duration = Duration::from_secs(4);
 
 /// From the last heal to the end of the load.
-pub const CALM_AFTER: Duration = Duration::from_secs(8);
+pub(crate) const CALM_AFTER: Duration = Duration::from_secs(8);
 
 /// Shortest and longest time between two faults: close enough that some overlap.
 const BETWEEN_MS: std::ops::Range<u64> = 1_000..5_000;
@@ -42,7 +42,7 @@ enum Target {
 }
 
 /// A storm of this length over so many nodes.
-pub fn storm(seed: u64, length: Duration, nodes: usize) -> Vec<(Duration, Act)> {
+pub(crate) fn storm(seed: u64, length: Duration, nodes: usize) -> Vec<(Duration, Act)> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut targets = vec![Target::Postgres, Target::Log, Target::Sessions];
     targets.extend((0..nodes).map(Target::Node));

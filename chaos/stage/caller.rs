@@ -10,11 +10,11 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 /// Longest wait for an answer: twice the deadline of any request of the server.
-pub const ANSWER_MAX: Duration = Duration::from_secs(20);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// Somebody with a connection of its own.
 #[derive(Debug)]
-pub struct Caller {
+pub(crate) struct Caller {
     address: SocketAddr,
     bearer: String,
     connection: Option<Connection>,
@@ -22,7 +22,7 @@ pub struct Caller {
 
 /// What a question came to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// A status and what was in it.
     Answered(u16, Value),
     /// No connection, or it broke.
@@ -33,12 +33,12 @@ pub enum Answer {
 
 impl Caller {
     /// Somebody with this key.
-    pub fn new(address: SocketAddr, bearer: &str) -> Self {
+    pub(crate) fn new(address: SocketAddr, bearer: &str) -> Self {
         Self { address, bearer: bearer.to_owned(), connection: None }
     }
 
     /// Reads.
-    pub async fn get(&mut self, path: &str) -> Answer {
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
         self.ask("GET", path, "").await
     }
 
@@ -46,10 +46,12 @@ impl Caller {
     ///
     /// # Errors
     /// When it is.
-    pub async fn made(&mut self, path: &str, body: &Value) -> anyhow::Result<Value> {
+    pub(crate) async fn made(&mut self, path: &str, body: &Value) -> anyhow::Result<Value> {
         match self.ask("POST", path, &body.to_string()).await {
             Answer::Answered(200..=299, made) => Ok(made),
-            other => anyhow::bail!("{path}: {other:?}"),
+            other @ (Answer::Answered(..) | Answer::Broken | Answer::Late) => {
+                anyhow::bail!("{path}: {other:?}")
+            }
         }
     }
 

@@ -21,7 +21,7 @@ const LED_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Waits until every server says that it is well, which it does once somebody leads.
-pub async fn wait_until_led(nats: &[Nats], clock: &Clock) -> anyhow::Result<()> {
+pub(crate) async fn wait_until_led(nats: &[Nats], clock: &Clock) -> anyhow::Result<()> {
     let until = clock.now() + LED_MAX;
     let mut look = interval(LOOK);
     for server in nats {
@@ -39,9 +39,12 @@ pub async fn wait_until_led(nats: &[Nats], clock: &Clock) -> anyhow::Result<()> 
 }
 
 /// The server that leads partition 0.
-pub async fn leader(nats: &[Nats]) -> anyhow::Result<usize> {
-    let page = format!("{}/jsz?accounts=true&streams=true", nats[0].monitor_url());
-    let answer = operator::probe(&page).await.context("asking NATS for its streams")?;
+pub(crate) async fn leader(nats: &[Nats]) -> anyhow::Result<usize> {
+    let url = nats[0].monitor_url();
+    let host = url.strip_prefix("http://").context("the address of a monitoring page")?;
+    // Under HTTP/1.0 an answer does not come in chunks.
+    let request = format!("GET /jsz?accounts=true&streams=true HTTP/1.0\r\nHost: {host}\r\n\r\n");
+    let answer = operator::exchange(host, &request).await.context("asking NATS for its streams")?;
     let (_, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
     let page: Value = serde_json::from_str(body).context("the page of streams")?;
     let name = leader_of(&page, STREAM).context("nobody leads the stream")?;

@@ -27,13 +27,13 @@ const PROBE_MAX: Duration = Duration::from_secs(2);
 const STOP_MAX: Duration = Duration::from_secs(45);
 
 /// Names the file that says how far the clock of a node is off, to libfaketime.
-pub const CLOCK_FILE: &str = "FAKETIME_TIMESTAMP_FILE";
+pub(crate) const CLOCK_FILE: &str = "FAKETIME_TIMESTAMP_FILE";
 
 /// A node.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     /// Where it takes requests, in all of its lives.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     program: PathBuf,
     settings: Vec<(String, String)>,
     log: PathBuf,
@@ -42,7 +42,7 @@ pub struct Node {
 
 impl Node {
     /// A node that does not run yet.
-    pub fn new(
+    pub(crate) fn new(
         program: &Path,
         address: SocketAddr,
         settings: Vec<(String, String)>,
@@ -52,17 +52,17 @@ impl Node {
     }
 
     /// `http://host:port`.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Its process, if it runs.
-    pub fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().and_then(Child::id)
     }
 
     /// Changes a setting of its next life.
-    pub fn set(&mut self, name: &str, value: String) {
+    pub(crate) fn set(&mut self, name: &str, value: String) {
         self.settings.retain(|(set, _)| set != name);
         self.settings.push((name.to_owned(), value));
     }
@@ -71,7 +71,7 @@ impl Node {
     ///
     /// # Errors
     /// When it runs without the library that can.
-    pub fn set_clock(&self, seconds: i64) -> anyhow::Result<()> {
+    pub(crate) fn set_clock(&self, seconds: i64) -> anyhow::Result<()> {
         let (_, file) = self
             .settings
             .iter()
@@ -84,7 +84,7 @@ impl Node {
     ///
     /// # Errors
     /// When the program cannot be run.
-    pub fn start(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn start(&mut self) -> anyhow::Result<()> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.program);
         command
@@ -105,7 +105,7 @@ impl Node {
     ///
     /// # Errors
     /// When it ends instead, or takes too long.
-    pub async fn ready(&mut self, clock: &Clock) -> anyhow::Result<()> {
+    pub(crate) async fn ready(&mut self, clock: &Clock) -> anyhow::Result<()> {
         let deadline = clock.now() + READY_MAX;
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -125,7 +125,7 @@ impl Node {
     ///
     /// # Errors
     /// When the command fails.
-    pub async fn apply_streams(&self) -> anyhow::Result<()> {
+    pub(crate) async fn apply_streams(&self) -> anyhow::Result<()> {
         let mut command = Command::new(&self.program);
         command.args(["streams", "apply"]).stdin(Stdio::null()).kill_on_drop(true);
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));
@@ -136,11 +136,11 @@ impl Node {
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = self.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        if let Some(pid) = pid {
-            // One that has ended by itself is found by whoever looks after the nodes.
-            drop(kill_process(pid, signal));
+        // One that has ended by itself is found by whoever looks after the nodes.
+        if let Some(Err(error)) = pid.map(|pid| kill_process(pid, signal)) {
+            tracing::debug!(%error, "a signal did not arrive");
         }
     }
 
@@ -148,7 +148,7 @@ impl Node {
     ///
     /// # Errors
     /// When it cannot be waited for.
-    pub async fn kill(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill().await?;
         }
@@ -159,7 +159,7 @@ impl Node {
     ///
     /// # Errors
     /// When it takes too long or says that it failed.
-    pub async fn stop(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
         self.signal(Signal::TERM);
         let Some(mut child) = self.child.take() else { return Ok(()) };
         // Its end would be a second wish to end, which does not let it drain.
@@ -175,7 +175,7 @@ impl Node {
 }
 
 /// Whether a node says at this probe that it is ready.
-pub async fn is_ready(address: SocketAddr, probe: &str) -> bool {
+pub(crate) async fn is_ready(address: SocketAddr, probe: &str) -> bool {
     let url = format!("http://{address}/{probe}");
     let asked = timeout(PROBE_MAX, operator::probe(&url)).await;
     asked.is_ok_and(|answer| answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")))
