@@ -260,7 +260,9 @@ mod tests {
     fn noted(seqs: &[u64], gaps: &[Gap]) -> Vec<String> {
         let mut noted = Noted { gaps: gaps.to_vec(), ..Noted::default() };
         let now = Clock::system().now();
-        seqs.iter().for_each(|seq| noted.note(*seq, now));
+        for seq in seqs {
+            noted.note(*seq, now);
+        }
         noted.faults
     }
 

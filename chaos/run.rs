@@ -17,7 +17,7 @@ use crate::anytime_checks::{Looking, Seen};
 use crate::driver_listeners::{Listening, SentBySocket, lock};
 use crate::driver_sends::{Sending, Sent};
 use crate::faults::{Aftermath, perform};
-use crate::finally_audit::{Delivered, Stored, delivered, stored, verify};
+use crate::finally_audit::{Delivered, delivered, stored, verify};
 use crate::scenario::{Course, Options, Plan, Scenario, Step};
 use crate::stage::{HOOK, Places, Stage};
 use crate::{eventually_healed, finally_audit};
@@ -118,13 +118,14 @@ async fn steps(
     let seen = looking.seen();
     drop(looking);
     let config = stage.config()?;
-    let Stored { entries, heads } = stored(&config, &stage.tenant.conversations).await?;
-    let incomplete = eventually_healed::complete(&listening, &heads, clock).await;
+    let stored = stored(&config, &stage.tenant.conversations).await?;
+    let incomplete = eventually_healed::complete(&listening, &stored.heads, clock).await;
     sent.ledger.absorb(by_socket.ledger.clone());
-    let audit = finally_audit::audit(&mut sent.ledger, &Stored { entries, heads });
+    let audit = finally_audit::audit(&mut sent.ledger, &stored);
     let findings = verify(&config, clock).await?;
     let tenant = &stage.tenant;
-    let delivered = delivered(&stage.receiver, tenant.channel, &sent.ledger, clock).await;
+    let delivered =
+        delivered(&stage.receiver, tenant.channel, (&sent.ledger, &stored), clock).await;
     let of_notes = |(_, notes): &(_, _)| {
         let noted = lock(notes);
         noted.faults.iter().map(|fault| format!("{}: {fault}", noted.by)).collect::<Vec<_>>()

@@ -112,12 +112,11 @@ fn live(plan: &Plan, found: &Found, report: &mut Report) {
     }
     let silence = found.seen.silence;
     let told = format!("{:.1} s without an acknowledgement at most", silence.as_secs_f64());
-    match plan.expect.resume_max {
-        Some(most) => report.check("sends resume in time", (silence <= most).into(), told),
-        None => {
-            let resumed = found.sent.phases[2].acknowledged() > 0;
-            report.check("sends resume", resumed.into(), told);
-        }
+    if let Some(most) = plan.expect.resume_max {
+        report.check("sends resume in time", (silence <= most).into(), told);
+    } else {
+        let resumed = found.sent.phases[2].acknowledged() > 0;
+        report.check("sends resume", resumed.into(), told);
     }
 }
 
