@@ -144,6 +144,17 @@ impl Listening {
         all
     }
 
+    /// The longest time in which a conversation's listener heard nothing, from its first event to its last. The load sends
+    /// to each several times a second: a partition that takes nothing is seen although the others do.
+    pub(crate) fn longest_silence(&self) -> Duration {
+        let longest = |notes: &Notes| {
+            let noted = lock(notes);
+            let gaps = noted.at.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0]));
+            gaps.max().unwrap_or_default()
+        };
+        self.notes.iter().map(|(_, notes)| longest(notes)).max().unwrap_or_default()
+    }
+
     /// Events that came to listeners between these moments.
     pub(crate) fn count_between(&self, from: Instant, to: Instant) -> u64 {
         let count = |notes: &Notes| {

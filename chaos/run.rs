@@ -36,6 +36,8 @@ pub(crate) struct Found {
     pub(crate) incomplete: Vec<String>,
     pub(crate) listener_faults: Vec<String>,
     pub(crate) reconnects: u64,
+    /// The longest time in which a conversation's listener heard nothing.
+    pub(crate) unheard: Duration,
     pub(crate) audit: forebay::load::Audit,
     pub(crate) findings: forebay::operate::verify::Findings,
     pub(crate) delivered: Delivered,
@@ -133,6 +135,7 @@ async fn steps(
     let found = Found {
         listener_faults: listening.notes.iter().flat_map(of_notes).collect(),
         reconnects: listening.notes.iter().map(|(_, notes)| lock(notes).reconnects).sum(),
+        unheard: listening.longest_silence(),
         during: during(&stage, &listening, (broke, healed)),
         sent,
         by_socket,

@@ -114,6 +114,12 @@ fn live(plan: &Plan, found: &Found, report: &mut Report) {
     let told = format!("{:.1} s without an acknowledgement at most", silence.as_secs_f64());
     if let Some(most) = plan.expect.resume_max {
         report.check("sends resume in time", (silence <= most).into(), told);
+        let told = format!(
+            "{:.1} s without an event of it at most, {} allowed",
+            found.unheard.as_secs_f64(),
+            most.as_secs()
+        );
+        report.check("each conversation resumes in time", (found.unheard <= most).into(), told);
     } else {
         let resumed = found.sent.phases[2].acknowledged() > 0;
         report.check("sends resume", resumed.into(), told);

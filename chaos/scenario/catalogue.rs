@@ -205,8 +205,8 @@ fn db_full(options: Options) -> Course {
 }
 
 fn nats_leader_kill(options: Options) -> Course {
-    let plan = Plan { log_servers: 3, ..Plan::calm(options, secs(40)) };
-    let plan = plan.with([(secs(8), Act::KillLogLeader), (secs(20), Act::StartLogLeader)]);
+    let plan = Plan { log_servers: 3, ..Plan::calm(options, secs(48)) };
+    let plan = plan.with([(secs(8), Act::KillLogLeader), (secs(30), Act::StartLogLeader)]);
     let expect = Expect { sends: Sends::Refused, resume_max: Some(RESUME), ..Expect::default() };
     Course::Steps(Plan { expect, ..plan })
 }
