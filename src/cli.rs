@@ -2,13 +2,13 @@
 //! Promises the documented exit codes, data on standard output and everything else on standard error.
 //! Does not decide anything that a flow could decide.
 
-mod apart;
+pub mod apart;
 mod bench;
 mod demo;
 mod dev;
-mod operator;
+pub mod operator;
 mod receiver;
-mod sandbox;
+pub mod sandbox;
 pub mod serve;
 mod settings;
 mod tail;
@@ -183,6 +183,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
 
 async fn serve_until_asked(arguments: ServeArguments) -> anyhow::Result<()> {
     let config = arguments.flags.config()?;
+    #[cfg(feature = "broken")]
+    crate::config::broken::choose()?;
     log_lines(&config)?;
     let clock = crate::clock::Clock::system();
     let until = arguments.until_stdin_closes;

@@ -2,6 +2,8 @@
 //! Promises that every problem is named at once, and that secrets are never shown.
 //! Does not reload; a server is restarted to be configured anew.
 
+#[cfg(feature = "broken")]
+pub mod broken;
 mod delivery;
 mod pools;
 pub mod table;

@@ -4,6 +4,11 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(all(feature = "broken", not(debug_assertions)))]
+compile_error!(
+    "the feature `broken` is for the self-test of the chaos run and must not be in a release build"
+);
+
 // Floor 0: words.
 pub mod clock;
 pub mod event;

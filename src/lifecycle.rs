@@ -2,6 +2,8 @@
 //! Promises that a task's failure is never silent, that the first stop request drains in order and that the second forces.
 //! Does not know what the tasks do; [`task::Kind`] says how each is to be treated.
 
+#[cfg(feature = "broken")]
+pub mod broken;
 pub mod restraint;
 mod roster;
 pub mod task;

@@ -283,6 +283,25 @@ impl Projector {
         let partition = self.tail.partition();
         let now = self.clock.timestamp();
         let mut lease = self.database.acquire(LIVE, deadline).await?;
+        #[cfg(feature = "broken")]
+        let position = if crate::lifecycle::broken::Break::LooseCheckpoint.is_chosen() {
+            let last = batch.last_position();
+            let moved = lease
+                .transaction(deadline, async |conn| {
+                    let is_taken = take(conn, partition, position).await?;
+                    if is_taken {
+                        checkpoints::advance(conn, partition, last).await?;
+                    }
+                    Ok(is_taken)
+                })
+                .await?;
+            if !moved {
+                return Ok(None);
+            }
+            last
+        } else {
+            position
+        };
         let attempt = lease
             .transaction(deadline, async |conn| {
                 if !take(conn, partition, position).await? {

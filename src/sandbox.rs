@@ -183,6 +183,12 @@ pub enum Error {
         /// What psql said.
         message: String,
     },
+    /// Postgres refused to end sessions.
+    #[error("cannot end the sessions of Postgres: {message}")]
+    EndSessions {
+        /// What psql said.
+        message: String,
+    },
     /// A file or process operation failed.
     #[error("cannot {doing} {}", path.display())]
     Io {

@@ -181,7 +181,10 @@ async fn create_tenant(host: &str) -> anyhow::Result<Created> {
 }
 
 /// Everything that the log holds of these conversations.
-pub(crate) async fn stored(
+///
+/// # Errors
+/// When the log cannot be read.
+pub async fn stored(
     log: &Log,
     partitions: Partitions,
     conversations: &[ConversationId],

@@ -126,6 +126,20 @@ pub(crate) async fn rebuild(config: &Config) -> anyhow::Result<()> {
 /// Compares Postgres with the log.
 pub(crate) async fn verify(config: &Config) -> anyhow::Result<()> {
     super::quiet_log_lines("error")?;
+    let bar = counter("events compared");
+    let findings = findings(config, &|events| bar.set_position(events)).await?;
+    bar.finish_and_clear();
+    report(&findings)
+}
+
+/// Compares Postgres with the log, for those who judge by themselves.
+///
+/// # Errors
+/// When one of the two cannot be read, or the rows belong to another log.
+pub async fn findings(
+    config: &Config,
+    progress: &(dyn Fn(u64) + Send + Sync),
+) -> anyhow::Result<Findings> {
     let log = Log::connect(config.log.clone()).await?;
     let shape = streams::shape(&log).await.map_err(refused)?;
     let clock = Clock::system();
@@ -143,11 +157,7 @@ pub(crate) async fn verify(config: &Config) -> anyhow::Result<()> {
     database.warm(clock.now() + DATABASE_MAX).await;
     let (partitions, epoch) = (shape.partitions, shape.epoch);
     let verifier = Verifier { log, partitions, epoch, database, clock };
-    let bar = counter("events compared");
-    let findings = verifier.run(&|events| bar.set_position(events)).await;
-    let findings = findings.map_err(of_another_log)?;
-    bar.finish_and_clear();
-    report(&findings)
+    verifier.run(progress).await.map_err(of_another_log)
 }
 
 /// Rows of another log are a conflict; everything else is a failure.
@@ -217,7 +227,10 @@ pub(crate) async fn healthcheck(arguments: &HealthArguments) -> anyhow::Result<(
 }
 
 /// One GET over a connection of its own. A client library would be the larger part of a health check.
-pub(crate) async fn probe(url: &str) -> std::io::Result<String> {
+///
+/// # Errors
+/// When nobody answers.
+pub async fn probe(url: &str) -> std::io::Result<String> {
     let rest = url.strip_prefix("http://").ok_or(std::io::ErrorKind::InvalidInput)?;
     let (host, path) = rest.split_once('/').unwrap_or((rest, "readyz"));
     let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -225,7 +238,10 @@ pub(crate) async fn probe(url: &str) -> std::io::Result<String> {
 }
 
 /// Sends one request that asks for the connection to be closed, and reads the answer up to that.
-pub(crate) async fn exchange(host: &str, request: &str) -> std::io::Result<String> {
+///
+/// # Errors
+/// When nobody answers.
+pub async fn exchange(host: &str, request: &str) -> std::io::Result<String> {
     let mut stream = tokio::net::TcpStream::connect(host).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();

@@ -55,8 +55,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 /// A directory that is removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Scratch {
-    pub(crate) path: PathBuf,
+pub struct Scratch {
+    /// Where it is.
+    pub path: PathBuf,
 }
 
 impl Scratch {
@@ -66,7 +67,10 @@ impl Scratch {
     }
 
     /// A fresh one below this directory.
-    pub(crate) fn within(parent: &Path) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn within(parent: &Path) -> anyhow::Result<Self> {
         let path = parent.join(format!("forebay-{:016x}", super::seed()));
         std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
         Ok(Self { path })

@@ -168,6 +168,11 @@ impl Writer {
         if let Some(outgoing) = stage.outgoing {
             self.published_at = Some(now);
             self.operation = Some(self.publish(outgoing, None));
+            #[cfg(feature = "broken")]
+            if crate::lifecycle::broken::Break::EarlyReceipt.is_chosen() {
+                let early = self.sequencer.acknowledge_unseen();
+                self.tell(early);
+            }
         } else {
             self.tail.note_progress(self.sequencer.has_queue(), now);
         }

@@ -32,6 +32,8 @@ const OLD_PORT_DEADLINE: Duration = Duration::from_secs(1);
 /// by default). In that range a client that reconnects to a dead server in a loop meets itself
 /// sooner or later, and the connection to itself holds the port.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// Ports of the routes of clusters, below those for the same reason.
+const ROUTES: std::ops::Range<u16> = 15_000..20_000;
 /// Pairs that a first start tries before it gives up.
 const PORT_TRIES: u16 = 50;
 
@@ -43,7 +45,18 @@ pub struct Nats {
     /// What the server calls itself, by which we know that it is ours.
     name: String,
     ports: Ports,
+    /// What makes it one of several.
+    membership: Option<Membership>,
     ward: Ward,
+}
+
+/// What a server of a cluster is told of the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Membership {
+    /// Where it listens for the others.
+    route: u16,
+    /// Where all of them do.
+    routes: Vec<u16>,
 }
 
 /// The two ports, kept in `nats-ports.json`.
@@ -61,6 +74,35 @@ impl Nats {
     /// port is found, [`Error::Died`] or [`Error::Slow`] when the server does not come up,
     /// [`Error::Io`] otherwise.
     pub async fn start(binaries: &Binaries, options: &Options) -> Result<Self, Error> {
+        Self::start_as(binaries, options, None).await
+    }
+
+    /// Starts so many servers as one cluster, each with a root of its own below this one. Whether they have agreed on
+    /// a leader says the monitoring page `/healthz` of each.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_cluster(
+        binaries: &Binaries,
+        options: &Options,
+        servers: usize,
+    ) -> Result<Vec<Self>, Error> {
+        let routes = free_routes(&fingerprint(&options.root), servers).await?;
+        let mut all = Vec::new();
+        for (number, route) in routes.iter().copied().enumerate() {
+            let mut own = options.clone();
+            own.root = options.root.join(format!("nats-{number}"));
+            let membership = Membership { route, routes: routes.clone() };
+            all.push(Self::start_as(binaries, &own, Some(membership)).await?);
+        }
+        Ok(all)
+    }
+
+    async fn start_as(
+        binaries: &Binaries,
+        options: &Options,
+        membership: Option<Membership>,
+    ) -> Result<Self, Error> {
         let root = prepare(&options.root)?;
         let ward = Ward::new(Claim::take(&root, "nats").await?, log_file(&root, SERVICE));
         let kept = Ports::kept(&root);
@@ -70,6 +112,7 @@ impl Nats {
             ports: kept.unwrap_or_else(|| Ports::candidate(&mark, 0)),
             root,
             program: binaries.nats_server.clone(),
+            membership,
             ward,
         };
         let mut patience = OLD_PORT_DEADLINE;
@@ -89,6 +132,11 @@ impl Nats {
     /// The address for clients.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.ports.client)
+    }
+
+    /// What the server calls itself.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The address of the monitoring pages.
@@ -156,8 +204,11 @@ impl Nats {
         let store = self.root.join("nats");
         fs::create_dir_all(&store).map_err(Error::io("create", &store))?;
         let configuration = self.root.join("nats-server.conf");
-        fs::write(&configuration, render(SHIPPED, &self.name, self.ports, &store))
-            .map_err(Error::io("write", &configuration))?;
+        let mut text = render(SHIPPED, &self.name, self.ports, &store);
+        if let Some(membership) = &self.membership {
+            text += &membership.render();
+        }
+        fs::write(&configuration, text).map_err(Error::io("write", &configuration))?;
         let errand = Errand {
             service: SERVICE,
             program: self.program.clone(),
@@ -202,6 +253,33 @@ impl Nats {
             Ok(None) | Err(_) => false,
         }
     }
+}
+
+impl Membership {
+    /// The part of the configuration that a server alone does not have.
+    fn render(&self) -> String {
+        let all = self.routes.iter().map(|port| format!("    \"nats://127.0.0.1:{port}\"\n"));
+        let (route, routes) = (self.route, all.collect::<String>());
+        format!(
+            "\ncluster {{\n  name: \"forebay\"\n  listen: \"127.0.0.1:{route}\"\n  routes: [\n{routes}  ]\n}}\n"
+        )
+    }
+}
+
+/// Ports on which nobody listens, for the routes of a cluster.
+async fn free_routes(mark: &str, servers: usize) -> Result<Vec<u16>, Error> {
+    let seed = u64::from_str_radix(mark, 16).unwrap_or_default();
+    let begin = u16::try_from(seed % u64::from(ROUTES.end - ROUTES.start)).unwrap_or_default();
+    let mut free = Vec::new();
+    for port in (ROUTES.start + begin..ROUTES.end).chain(ROUTES.start..ROUTES.start + begin) {
+        if free.len() == servers {
+            break;
+        }
+        if TcpListener::bind(("127.0.0.1", port)).await.is_ok() {
+            free.push(port);
+        }
+    }
+    if free.len() == servers { Ok(free) } else { Err(Error::PortTaken { port: ROUTES.start }) }
 }
 
 impl Ports {
@@ -283,7 +361,7 @@ fn greets_as(line: &str, name: &str) -> bool {
 mod tests {
     use std::path::Path;
 
-    use super::{PORT_TRIES, PORTS, Ports, SHIPPED, greets_as, render};
+    use super::{Membership, PORT_TRIES, PORTS, Ports, SHIPPED, greets_as, render};
 
     #[test]
     fn only_place_and_addresses_differ_from_the_shipped_configuration() {
@@ -302,6 +380,13 @@ mod tests {
         ];
         assert_eq!(changed, expected);
         assert_eq!(rendered.lines().count(), SHIPPED.lines().count());
+    }
+
+    #[test]
+    fn a_server_of_a_cluster_knows_where_the_others_are() {
+        let text = Membership { route: 15_001, routes: vec![15_001, 15_002] }.render();
+        assert!(text.contains("listen: \"127.0.0.1:15001\""), "{text}");
+        assert!(text.contains("\"nats://127.0.0.1:15002\""), "{text}");
     }
 
     #[test]

@@ -33,12 +33,19 @@ const CONNECTIONS_MAX: u16 = 200;
 const START_DEADLINE: Duration = Duration::from_mins(2);
 /// A fast shutdown writes one checkpoint.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
-const CREATE_DEADLINE: Duration = Duration::from_secs(30);
+const PSQL_DEADLINE: Duration = Duration::from_secs(30);
 /// What Postgres says while sessions of a server that died still hold its memory. They see within
 /// milliseconds that it is gone, on a busy machine within a second.
 const ORPHANS: &str = "pre-existing shared memory block";
 const ORPHAN_WAITS: u32 = 100;
 const ORPHAN_WAIT: Duration = Duration::from_millis(50);
+
+/// Whether a statement was run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Yes,
+    No,
+}
 
 /// A Postgres of our own. Dropping it kills it; [`Self::stop`] ends it in order.
 #[derive(Debug)]
@@ -79,6 +86,11 @@ impl Postgres {
         url(&self.place.sockets, PORT, database)
     }
 
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.place.sockets.join(format!(".s.PGSQL.{PORT}"))
+    }
+
     /// The directory of its socket, and whom that directory is open to.
     pub(super) fn door(&self) -> (&Path, Option<Account>) {
         (&self.place.sockets, self.account)
@@ -104,27 +116,45 @@ impl Postgres {
             return Err(Error::DatabaseName { name: name.to_owned() });
         }
         let refused = |message| Error::CreateDatabase { name: name.to_owned(), message };
+        let (done, message) = self.psql(&format!("CREATE DATABASE {name}")).await?;
+        // 42P04 is duplicate_database (PostgreSQL, appendix A).
+        if done == Done::Yes || message.contains("42P04") { Ok(()) } else { Err(refused(message)) }
+    }
+
+    /// Ends every session but those of clients that call themselves by this name.
+    ///
+    /// # Errors
+    /// [`Error::EndSessions`] when the server refuses or does not answer.
+    pub async fn end_sessions_but(&self, name: &str) -> Result<(), Error> {
+        let statement = format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+             AND backend_type = 'client backend' AND application_name <> '{}'",
+            name.replace('\'', "''")
+        );
+        match self.psql(&statement).await? {
+            (Done::Yes, _) => Ok(()),
+            (Done::No, message) => Err(Error::EndSessions { message }),
+        }
+    }
+
+    /// Has a statement run, and gives what psql says when it fails.
+    async fn psql(&self, statement: &str) -> Result<(Done, String), Error> {
         let program = self.programs.join("psql");
         let mut command = Command::new(&program);
         command
             .args(["-X", "-q", "-w", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=sqlstate"])
             .arg("-h")
             .arg(&self.place.sockets)
-            .args(["-U", ROLE, "-d", "postgres", "-c", &format!("CREATE DATABASE {name}")])
+            .args(["-U", ROLE, "-d", "postgres", "-c", statement])
             .env_clear()
             .stdin(Stdio::null())
             .kill_on_drop(true);
-        let Ok(output) = timeout(CREATE_DEADLINE, command.output()).await else {
-            return Err(refused("no answer".to_owned()));
+        let Ok(output) = timeout(PSQL_DEADLINE, command.output()).await else {
+            return Ok((Done::No, "no answer".to_owned()));
         };
         let output = output.map_err(Error::io("run", &program))?;
-        let message = String::from_utf8_lossy(&output.stderr);
-        // 42P04 is duplicate_database (PostgreSQL, appendix A).
-        if output.status.success() || message.contains("42P04") {
-            Ok(())
-        } else {
-            Err(refused(message.trim().to_owned()))
-        }
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Ok((if output.status.success() { Done::Yes } else { Done::No }, message))
     }
 
     /// Stops the server and all its sessions where they are: connections stay open and silent. They
