@@ -83,13 +83,14 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn new(tally: Tally, sent: u64, missing: u64, repeated: u64) -> Self {
+    /// From what came, and what was counted beside.
+    pub fn new(tally: Tally, sent: u64, missing: u64, repeated: u64) -> Self {
         let [p50_ms, p95_ms, p99_ms] = [0.5, 0.95, 0.99].map(|share| millis(tally.quantile(share)));
         Self { sent, missing, repeated, p50_ms, p95_ms, p99_ms, tally }
     }
 
     /// Those of several rounds as if they were one.
-    fn over(rounds: &[&Self]) -> Self {
+    pub fn over(rounds: &[&Self]) -> Self {
         let (mut tally, mut counts) = (Tally::default(), [0; 3]);
         for round in rounds {
             tally.absorb(&round.tally);
