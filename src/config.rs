@@ -73,6 +73,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Whether this node writes the log to Postgres.
     pub projects: bool,
+    /// Whether this node brings events from the log into the queues of deliveries.
+    pub routes: bool,
     /// How deliveries are made; `None` when this node makes none.
     pub delivery: Option<deliveries::Settings>,
     /// Base of `Retry-After`.
@@ -154,7 +156,7 @@ impl Config {
         }
         let connections_max = reader.size("FOREBAY_CONNECTIONS_MAX", 1..=1_000_000);
         let projects = reader.switch("FOREBAY_PROJECT");
-        let delivery = reader.delivery();
+        let (routes, delivery) = reader.delivery();
         let retry_after = reader.number("DB_RETRY_AFTER_MS", 1..=600_000);
         let ready_wait = reader.number("READY_DB_QUEUE_MS", 0..=600_000);
         let logging = reader.logging();
@@ -176,6 +178,7 @@ impl Config {
             quota,
             connections_max,
             projects,
+            routes,
             delivery,
             retry_after: Duration::from_millis(retry_after),
             ready_wait: Duration::from_millis(ready_wait),

@@ -31,6 +31,7 @@ use crate::journal::Journal;
 use crate::journal::ring::Window;
 use crate::lifecycle::{Kind, Stop, Supervisor, chain};
 use crate::log::backlog::PURGE_EVERY;
+use crate::log::bucket;
 use crate::log::queue::{Queue, Source};
 use crate::log::{self, Log};
 use crate::metrics;
@@ -115,6 +116,17 @@ impl Deliveries {
         self.worker.sender.may_go_to(url)
     }
 
+    /// Has the breaker of a channel probed now, if it is open.
+    ///
+    /// Idempotency key: the channel.
+    ///
+    /// # Errors
+    /// When the bucket of breakers does not answer.
+    pub async fn hurry(&self, channel: ChannelId) -> Result<(), bucket::Error> {
+        let now = self.worker.clock.timestamp();
+        self.worker.keeper.change(channel, |entry| entry.hurry(now)).await.map(drop)
+    }
+
     /// What this node sees of a channel.
     pub fn look(&self, channel: ChannelId) -> Sight {
         let (consecutive_failures, in_flight) = self.worker.sight(channel);
@@ -174,12 +186,14 @@ fn supervise(
     for (lane, queue) in Lane::all().zip(queues.clone()) {
         let worker = Arc::clone(worker);
         supervisor.supervise(kind, format!("lane {}", lane.name()), move |stop| {
-            pull_lane(Arc::clone(&worker), lane, queue.clone(), stop)
+            let room = move |worker: &Worker| lock(&worker.slots).room(lane);
+            pull(Arc::clone(&worker), (queue.clone(), Class::Fresh), room, stop)
         });
     }
     let own = Arc::clone(worker);
-    supervisor
-        .supervise(kind, "retries", move |stop| pull_due(Arc::clone(&own), due.clone(), stop));
+    supervisor.supervise(kind, "retries", move |stop| {
+        pull(Arc::clone(&own), (due.clone(), Class::Due), |_| DUE_MAX, stop)
+    });
     let own = Arc::clone(worker);
     supervisor.supervise(kind, "attempts", move |stop| start_attempts(Arc::clone(&own), stop));
     let own = Arc::clone(worker);
@@ -205,10 +219,15 @@ fn supervise(
     });
 }
 
-/// Pulls one lane's fresh deliveries, as many as there is room for.
-async fn pull_lane(worker: Arc<Worker>, lane: Lane, queue: Queue, stop: Stop) -> Result<(), Error> {
+/// Pulls a lane's fresh deliveries, or retries that have come due, as many as there is room for.
+async fn pull(
+    worker: Arc<Worker>,
+    (queue, class): (Queue, Class),
+    room: impl Fn(&Worker) -> usize,
+    stop: Stop,
+) -> Result<(), Error> {
     while !stop.is_requested() {
-        let room = lock(&worker.slots).room(lane);
+        let room = room(&worker);
         if room == 0 || !worker.keeper.is_level() {
             tokio::time::sleep(BREATH).await;
             continue;
@@ -221,35 +240,7 @@ async fn pull_lane(worker: Arc<Worker>, lane: Lane, queue: Queue, stop: Stop) ->
             tokio::select! {
                 () = stop.requested() => return Ok(()),
                 taken = pull.next() => match taken {
-                    Some(taken) => worker.take_in(lane, Class::Fresh, taken).await,
-                    None => break,
-                },
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Pulls retries that have come due.
-async fn pull_due(worker: Arc<Worker>, queue: Queue, stop: Stop) -> Result<(), Error> {
-    while !stop.is_requested() {
-        if !worker.keeper.is_level() {
-            tokio::time::sleep(BREATH).await;
-            continue;
-        }
-        let Ok(mut pull) = queue.pull(DUE_MAX).await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        loop {
-            tokio::select! {
-                () = stop.requested() => return Ok(()),
-                taken = pull.next() => match taken {
-                    Some(taken) => {
-                        let name = taken.subject().rsplit('.').nth(1).and_then(Lane::parse);
-                        let Some(lane) = name else { continue };
-                        worker.take_in(lane, Class::Backlog, taken).await;
-                    }
+                    Some(taken) => worker.take_in(class, taken).await,
                     None => break,
                 },
             }

@@ -20,7 +20,7 @@ use super::frame::request::{At, Seeds, Within, json, number, parse, query};
 use super::frame::{BodyLimit, read_body};
 use super::problem::{Code, Problem};
 use crate::clock::{Clock, Timestamp};
-use crate::delivery::Deliveries;
+use crate::delivery::{Deliveries, breaker};
 use crate::directory::{Channel, ChannelStatus, Directory, Tenant};
 use crate::event::limits::BODY_BYTES_MAX;
 use crate::event::{ChannelId, DeliveryId, MessageId, RequestId, id};
@@ -69,6 +69,11 @@ impl Counter {
 
     fn body(&self, row: Row, attempts: Option<Vec<Attempt>>) -> DeliveryBody {
         let held = (row.state == "retrying").then(|| self.holds(&row)).flatten();
+        // A channel that waits for a probe makes no attempt before it, and one that is paused has no next attempt.
+        let next_attempt_at = match held {
+            Some((_, probe)) => probe.map(|at| row.next_attempt_at.map_or(at, |next| next.max(at))),
+            None => row.next_attempt_at,
+        };
         DeliveryBody {
             id: row.id,
             channel_id: row.channel,
@@ -81,22 +86,22 @@ impl Counter {
             attempts: row.attempts,
             first_attempt_at: row.first_attempt_at,
             last_attempt_at: row.last_attempt_at,
-            next_attempt_at: row.next_attempt_at,
-            channel_state: held,
+            next_attempt_at,
+            channel_state: held.map(|(state, _)| state),
             history: attempts.map(|all| all.into_iter().map(attempt).collect()),
         }
     }
 
-    /// The state of a delivery's channel that holds it back.
-    fn holds(&self, row: &Row) -> Option<&'static str> {
+    /// The state of a delivery's channel that holds it back, and when that will try one.
+    fn holds(&self, row: &Row) -> Option<(&'static str, Option<Timestamp>)> {
         let channel = self.directory.channel(row.tenant, row.channel)?;
         if channel.status == ChannelStatus::Paused {
-            return Some("paused");
+            return Some(("paused", None));
         }
         match self.deliveries.as_ref()?.look(row.channel).entry?.state {
-            crate::delivery::breaker::State::Closed => None,
-            crate::delivery::breaker::State::Open { .. } => Some("open"),
-            crate::delivery::breaker::State::HalfOpen => Some("half_open"),
+            breaker::State::Closed => None,
+            breaker::State::Open { until } => Some(("open", Some(until))),
+            breaker::State::HalfOpen => Some(("half_open", row.next_attempt_at)),
         }
     }
 }

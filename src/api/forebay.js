@@ -382,7 +382,7 @@ export class Forebay {
       for (const entry of this.#outbox.values()) entry.inFlight = false;
       this.#hold(retryAfterMs);
     }
-    if (one && (number === 4001 || (number === 2002 && !one.joined))) {
+    if (one && (number === 4001 || ([1000, 2002].includes(number) && !one.joined))) { // 1000: the id is none
       Object.assign(one, { phase: "refused", joined: false });
       this.#reject(error, entry => entry.body.conversationId === one.id);
     }

@@ -16,7 +16,8 @@ use serde::Serialize;
 use super::Error;
 use super::machine::Machine;
 use crate::clock::Clock;
-use crate::load::Narrator;
+use crate::load::tally::millis;
+use crate::load::{Narrator, Tally};
 use crate::receiver::Receiver;
 
 pub use neighbours::Fault;
@@ -61,7 +62,7 @@ pub struct Options {
 }
 
 /// Quantiles of ack → received.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Latency {
     /// Messages that were acknowledged.
@@ -76,6 +77,28 @@ pub struct Latency {
     pub p95_ms: f64,
     /// 99 of 100.
     pub p99_ms: f64,
+    /// All of them, to be taken together with those of other rounds.
+    #[serde(skip)]
+    tally: Tally,
+}
+
+impl Latency {
+    fn new(tally: Tally, sent: u64, missing: u64, repeated: u64) -> Self {
+        let [p50_ms, p95_ms, p99_ms] = [0.5, 0.95, 0.99].map(|share| millis(tally.quantile(share)));
+        Self { sent, missing, repeated, p50_ms, p95_ms, p99_ms, tally }
+    }
+
+    /// Those of several rounds as if they were one.
+    fn over(rounds: &[&Self]) -> Self {
+        let (mut tally, mut counts) = (Tally::default(), [0; 3]);
+        for round in rounds {
+            tally.absorb(&round.tally);
+            counts[0] += round.sent;
+            counts[1] += round.missing;
+            counts[2] += round.repeated;
+        }
+        Self::new(tally, counts[0], counts[1], counts[2])
+    }
 }
 
 /// One round of a fault.
@@ -138,6 +161,27 @@ pub struct Report {
     pub parked: Vec<Parked>,
     /// Throughput, the plain client last.
     pub rates: Vec<Rate>,
+    /// The router alone, on a node that makes no attempts.
+    pub router: Option<Rate>,
+}
+
+/// Measures how many deliveries a second a node queues that makes none; `routed` tells how many it has in all.
+///
+/// # Errors
+/// When the server refuses or is gone.
+pub async fn route(
+    target: &Target,
+    count: usize,
+    routed: impl AsyncFn() -> Result<u64, Error>,
+    clock: &Clock,
+) -> Result<Rate, Error> {
+    let receiver = listen(clock)?;
+    rates::route(&caller::Stage { target, receiver: &receiver, clock }, count, routed).await
+}
+
+fn listen(clock: &Clock) -> Result<Receiver, Error> {
+    let listening = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), clock.clone());
+    listening.map_err(|source| Error::Io { doing: "starting a receiver", source })
 }
 
 /// Measures.
@@ -150,9 +194,7 @@ pub async fn run(
     narrator: &Narrator,
     clock: &Clock,
 ) -> Result<Report, Error> {
-    let listening = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), clock.clone());
-    let receiver =
-        listening.map_err(|source| Error::Io { doing: "starting a receiver", source })?;
+    let receiver = listen(clock)?;
     let stage = caller::Stage { target, receiver: &receiver, clock };
     let mut report = Report {
         machine: Machine::look(&target.data_dir, clock).await?,
@@ -160,6 +202,7 @@ pub async fn run(
         rounds: Vec::new(),
         parked: Vec::new(),
         rates: Vec::new(),
+        router: None,
     };
     for fault in &options.faults {
         for nth in 1..=options.rounds {

@@ -46,9 +46,21 @@ pub(crate) struct Services {
 impl Services {
     /// Starts both with their data beside the programs, so that what is synced is a real disk.
     pub(crate) async fn start(root: PathBuf, install: Install) -> anyhow::Result<Self> {
+        Self::start_with(root, install, Duration::ZERO).await
+    }
+
+    /// The same on a disk whose every sync takes so much longer.
+    pub(crate) async fn start_with(
+        root: PathBuf,
+        install: Install,
+        sync_delay: Duration,
+    ) -> anyhow::Result<Self> {
         let mut options = Options { root, install, durability: Durability::Full };
-        let binaries = provide(&options, &mut |line: &str| say(line)).await?;
+        let mut binaries = provide(&options, &mut |line: &str| say(line)).await?;
         let scratch = Scratch::within(&options.root)?;
+        if !sync_delay.is_zero() {
+            binaries = binaries.with_slow_syncs(&scratch.path, sync_delay)?;
+        }
         options.root.clone_from(&scratch.path);
         let postgres = Postgres::start(&binaries, &options).await?;
         let nats = Nats::start(&binaries, &options).await?;

@@ -37,6 +37,9 @@ const SEED_MAX: Duration = Duration::from_secs(15);
 const REVIVAL: Backoff =
     Backoff { first: Duration::from_millis(200), max: Duration::from_secs(10) };
 
+/// Where webhooks may go beside public addresses: receivers of a development machine.
+const LOOPBACK: &str = "127.0.0.0/8,::1";
+
 /// Arguments of `forebay dev`.
 #[derive(Args, Debug)]
 #[expect(
@@ -156,9 +159,13 @@ impl House {
             ("FOREBAY_ADMIN_TOKEN", admin_token.clone()),
             ("FOREBAY_LISTEN", listen.to_string()),
         ];
+        let usual = [("FOREBAY_EGRESS_ALLOW", LOOPBACK.to_owned())];
         let look_up = |name: &str| {
-            let set = own.iter().find(|(set, _)| *set == name);
-            set.map(|(_, value)| value.clone()).or_else(|| config::environment(name))
+            let find = |all: &[(&str, String)]| {
+                all.iter().find(|(set, _)| *set == name).map(|(_, value)| value.clone())
+            };
+            // What is not set is as it suits a development machine.
+            find(&own).or_else(|| config::environment(name)).or_else(|| find(&usual))
         };
         let config = Config::read(&look_up).map_err(super::Failed::from)?;
         let server = serve::start(config, clock.clone(), super::seed()).await?;

@@ -172,6 +172,9 @@ pub(crate) fn report(findings: &Findings) -> anyhow::Result<()> {
     }
     let events = findings.events;
     if findings.is_clean() {
+        if findings.attempts > 0 {
+            say(&format!("{} attempts of deliveries compared", findings.attempts));
+        }
         say(&format!("{events} events compared: Postgres is what the log says"));
         return Ok(());
     }

@@ -8,9 +8,9 @@ use super::Reader;
 use crate::delivery::{Settings, attempt::Times, egress::Egress, slots::Sizes};
 
 impl Reader<'_> {
-    /// How deliveries are made; `None` when this node makes none.
-    pub(super) fn delivery(&mut self) -> Option<Settings> {
-        let delivers = self.switch("FOREBAY_DELIVER");
+    /// Whether this node routes, and how deliveries are made; `None` when this node makes none.
+    pub(super) fn delivery(&mut self) -> (bool, Option<Settings>) {
+        let (routes, delivers) = self.deliver();
         let whole = self.number("DELIVERY_TIMEOUT_MS", 100..=60_000);
         let connect = self.number("DELIVERY_CONNECT_TIMEOUT_MS", 100..=60_000);
         if connect > whole {
@@ -29,7 +29,18 @@ impl Reader<'_> {
         let times =
             Times { whole: Duration::from_millis(whole), connect: Duration::from_millis(connect) };
         let settings = Settings { sizes, times, egress: egress.unwrap_or_default() };
-        delivers.then_some(settings)
+        (routes, delivers.then_some(settings))
+    }
+
+    /// Whether this node routes, and whether it makes attempts.
+    fn deliver(&mut self) -> (bool, bool) {
+        let parsed = self.parse("FOREBAY_DELIVER", |text| match text {
+            "on" => Some((true, true)),
+            "route" => Some((true, false)),
+            "off" => Some((false, false)),
+            _ => None,
+        });
+        parsed.unwrap_or((true, true))
     }
 
     /// A setting that is on or off.
@@ -66,6 +77,7 @@ mod tests {
     fn settings_out_of_their_bounds_are_named() {
         assert!(problems(&[("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8,hooks.internal:80")]).is_empty());
         assert!(problems(&[("FOREBAY_DELIVER", "off")]).is_empty());
+        assert!(problems(&[("FOREBAY_DELIVER", "route")]).is_empty());
         for (name, value) in [
             ("FOREBAY_DELIVER", "maybe"),
             ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/33"),

@@ -134,9 +134,9 @@ pub const TABLE: &[Setting] = &[
     ),
     plain(
         "FOREBAY_DELIVER",
-        "on|off",
+        "on|route|off",
         "on",
-        "whether this node routes and makes deliveries; at least one node must",
+        "whether this node makes deliveries, or only queues them; at least one node must make them",
     ),
     plain(
         "DELIVERY_TIMEOUT_MS",
@@ -264,5 +264,26 @@ mod tests {
     #[test]
     fn every_setting_has_unit_and_reason() {
         assert!(TABLE.iter().all(|row| !row.unit.is_empty() && row.reason.len() > 10));
+    }
+
+    #[test]
+    fn the_page_of_settings_has_every_one_as_it_is() {
+        let row = |setting: &Setting| {
+            let flag = match setting.unit {
+                "text" => "none".to_owned(),
+                _ => format!("`--{}`", setting.flag()),
+            };
+            let default = match setting.default {
+                "" => "none".to_owned(),
+                default => format!("`{default}`"),
+            };
+            let unit = setting.unit.replace('|', "\\|");
+            format!("| `{}` | {flag} | {unit} | {default} | {} |\n", setting.name, setting.reason)
+        };
+        let rows: String = TABLE.iter().map(row).collect();
+        let page = include_str!("../../docs/CONFIGURATION.md");
+        let (_, page) = page.split_once("|---|---|---|---|---|\n").unwrap();
+        let (page, _) = page.split_once("<!-- /settings -->").unwrap();
+        assert!(page == rows, "the table should be:\n{rows}");
     }
 }

@@ -48,6 +48,8 @@ pub enum Why {
     Permanent,
     /// Its receiver asked for a pause.
     Throttled,
+    /// Its receiver is gone for good (410), and it was paused for that.
+    Gone,
     /// It is paused by its owner, or was when the backlog began.
     Paused,
     /// It is in order or has a rate limit, so one node delivers to it.
@@ -159,12 +161,33 @@ impl Entry {
         }
     }
 
+    /// Its tenant asked for it: the pause is over.
+    pub fn hurry(self, now: Timestamp) -> Option<Self> {
+        let waits = matches!(self.state, State::Open { until } if until > now);
+        let why = self.why;
+        waits.then(|| self.become_state(State::Open { until: now }, why, now))
+    }
+
+    /// There is a better reason for what it is.
+    #[must_use]
+    pub fn blame(self, why: Why, now: Timestamp) -> Self {
+        let state = self.state;
+        self.become_state(state, why, now)
+    }
+
     fn become_state(mut self, state: State, why: Why, now: Timestamp) -> Self {
-        if self.history.len() >= HISTORY_MAX {
+        let epoch = self.epoch + 1;
+        if (state, why) == (self.state, self.why) {
+            return Self { epoch, ..self };
+        }
+        // Two steps of one moment are one change.
+        if self.history.last().is_some_and(|last| last.at == now) {
+            self.history.pop();
+        } else if self.history.len() >= HISTORY_MAX {
             self.history.remove(0);
         }
         self.history.push(Change { at: now, state, why });
-        Self { state, why, changed_at: now, epoch: self.epoch + 1, ..self }
+        Self { state, why, changed_at: now, epoch, ..self }
     }
 }
 
@@ -206,6 +229,23 @@ mod tests {
     }
 
     #[test]
+    fn who_is_asked_to_hurry_is_probed_at_once_and_only_once() {
+        let entry = Entry::divert(node(1), Why::Busy, at(0)).trip(Why::Failures, at(1));
+        let hurried = entry.hurry(at(5)).unwrap();
+        assert_eq!((hurried.next_probe_at(), hurried.why), (Some(at(5)), Why::Failures));
+        assert_eq!(hurried.clone().hurry(at(6)), None);
+        assert_eq!(hurried.probe(at(6)).map(|entry| entry.state), Some(State::HalfOpen));
+        assert_eq!(Entry::divert(node(1), Why::Busy, at(0)).hurry(at(1)), None);
+    }
+
+    #[test]
+    fn what_happens_in_one_moment_is_one_change() {
+        let entry = Entry::divert(node(1), Why::Busy, at(0)).trip(Why::Failures, at(0));
+        let told: Vec<_> = entry.history.iter().map(|change| change.why).collect();
+        assert_eq!(told, [Why::Failures]);
+    }
+
+    #[test]
     fn an_entry_is_kept_as_json_with_the_fields_words() {
         let entry = Entry::divert(node(1), Why::Busy, at(0)).trip(Why::Failures, at(1));
         let json = serde_json::to_value(&entry).unwrap();
@@ -216,7 +256,7 @@ mod tests {
     proptest! {
         #[test]
         fn open_closes_through_half_open_only_and_pauses_keep_their_bounds(
-            steps in prop::collection::vec((0_u8..5, 0_u64..900, any::<bool>()), 1..60),
+            steps in prop::collection::vec((0_u8..7, 0_u64..900, any::<bool>()), 1..60),
         ) {
             let mut entry = Entry::divert(node(1), Why::Busy, at(0));
             let mut now = at(0);
@@ -228,6 +268,8 @@ mod tests {
                     1 => Some(entry.clone().throttle(Duration::from_secs(wait + 1), now)),
                     2 => entry.clone().probe(now),
                     3 => entry.clone().probed(entry.epoch, success, now),
+                    4 => entry.clone().hurry(now),
+                    5 => Some(entry.clone().blame(Why::Gone, now)),
                     _ => Some(entry.clone().take_over(node(2), now)),
                 };
                 let Some(next) = next else { continue };

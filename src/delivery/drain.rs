@@ -2,9 +2,12 @@
 //! Promises that a backlog's message is deleted only once it and everything before it is settled.
 //! Does not attempt by itself: what it lets go competes for the node's slots like everything else.
 
+mod line;
 pub(super) mod owner;
+mod ticket;
 
-use std::collections::{BTreeMap, VecDeque};
+pub(super) use ticket::Ticket;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,20 +18,18 @@ use super::breaker::{Entry, State, Why};
 use super::ramp::{Ramp, Rate};
 use super::slots::{Class, Key, Overflow};
 use super::verdict::Sign;
-use super::worker::{Done, Held, Origin, Worker, lock};
+use super::worker::{Held, Origin, Worker, lock};
 use crate::clock::Timestamp;
 use crate::directory::{Channel, ChannelStatus, Lane, RateLimit};
-use crate::event::{ChannelId, ConversationId, Delivery, Fate};
+use crate::event::{ChannelId, Delivery, Fate};
 use crate::lifecycle::{Stop, chain};
 use crate::log;
 use crate::log::backlog::PURGE_EVERY;
+use line::{Line, Next};
+use ticket::Done;
 
 /// Messages of one page of a backlog.
 const PAGE: usize = 256;
-
-/// Most deliveries of an ordered channel that wait behind the heads of their conversations. At the bound nothing more is
-/// read until one of them is settled.
-const BEHIND_MAX: usize = 1_000;
 
 /// How often a backlog with nothing to do is looked at: a nudge may be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -36,8 +37,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Most outcomes that wait to be taken in: the largest cap of a channel, each of which answers one delivery.
 const DONE_MAX: usize = 1_000;
 
-/// Pause before a slot is asked for again, and before a look at the entry while the channel waits.
+/// Pause before a look at the entry while the channel waits.
 const BREATH: Duration = Duration::from_millis(20);
+
+/// Pause before a place in the lane's line is asked for again: there are hundreds of backlogs then, and slots are few.
+const LINE_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a drain is given.
 #[derive(Debug)]
@@ -45,15 +49,7 @@ pub(super) struct Drain {
     worker: Arc<Worker>,
     channel: ChannelId,
     name: String,
-    /// Where the next page begins, in the stream's sequences.
-    cursor: u64,
-    page: VecDeque<(u64, Delivery)>,
-    /// What is not settled, by sequence.
-    open: BTreeMap<u64, Delivery>,
-    /// What waits for the head of its conversation, in order (ordered channels).
-    behind: BTreeMap<ConversationId, VecDeque<(u64, Delivery)>>,
-    /// Heads of conversations that are tried again at a time (ordered channels).
-    again: BTreeMap<(Timestamp, u64), Delivery>,
+    line: Line,
     in_flight: usize,
     ramp: Ramp,
     rate: Option<(RateLimit, Rate)>,
@@ -81,11 +77,7 @@ impl Drain {
             worker,
             channel,
             name: channel.to_string(),
-            cursor: 1,
-            page: VecDeque::new(),
-            open: BTreeMap::new(),
-            behind: BTreeMap::new(),
-            again: BTreeMap::new(),
+            line: Line::new(),
             in_flight: 0,
             ramp: Ramp::new(1),
             rate: None,
@@ -127,12 +119,12 @@ impl Drain {
             return Ok(Turn::Over);
         }
         self.purge(false).await?;
-        if self.page.is_empty() {
+        if self.line.is_read() {
             self.read().await?;
         }
-        let first = self.page.front().map(|(_, delivery)| delivery);
-        let tenant = first.or_else(|| self.open.values().next()).map(|delivery| delivery.tenant);
-        let Some(tenant) = tenant else { return self.finish(&entry).await };
+        let Some(tenant) = self.line.sample().map(|delivery| delivery.tenant) else {
+            return self.finish(&entry).await;
+        };
         let Some(channel) = worker.directory.channel(tenant, self.channel) else {
             return self.forget().await;
         };
@@ -170,7 +162,7 @@ impl Drain {
         let pinned = self.is_pinned();
         let waits = !matches!(entry.state, State::Closed);
         // A breaker that is open stays so until a delivery has tried; a channel that is in order is always drained.
-        if pinned || waits || !self.open.is_empty() {
+        if pinned || waits || self.line.is_open() {
             if let State::Open { until } = entry.state
                 && until <= worker.clock.timestamp().minus(Duration::from_hours(1))
             {
@@ -184,6 +176,14 @@ impl Drain {
         }
         match worker.keeper.release(self.channel).await {
             Ok(true) => {
+                // Whoever moved something here meanwhile saw the entry, or this look sees what was moved.
+                let left = worker.log.backlog_sizes(&self.name).await?;
+                if left.values().sum::<u64>() > 0 {
+                    if let Err(error) = worker.keeper.ensure(self.channel, Why::Leftover).await {
+                        warn!(error = %chain(&error), "channel {} waits for the sweep", self.name);
+                    }
+                    return Ok(Turn::Wait(BREATH));
+                }
                 debug!("channel {} is delivered to directly again", self.name);
                 Ok(Turn::Over)
             }
@@ -234,28 +234,37 @@ impl Drain {
     ) -> Result<Duration, log::Error> {
         self.keep_rate(channel);
         while self.in_flight < window {
-            let Some((sequence, delivery)) = self.pick(channel.settings.ordered).await? else {
-                return Ok(self.until_again());
+            let now = self.worker.clock.timestamp();
+            let (sequence, delivery) = match self.line.next(channel.settings.ordered, now) {
+                Next::Go(placed) => placed,
+                Next::Read if self.read().await? => continue,
+                Next::Read | Next::Nothing => {
+                    let wait = self.line.until_again(now).unwrap_or(LOOK_EVERY);
+                    return Ok(wait.clamp(BREATH, LOOK_EVERY));
+                }
             };
             if lock(&self.worker.recent).is_settled(delivery.id, delivery.attempt) {
-                self.settle(sequence, &delivery);
+                self.line.settle(sequence, &delivery);
                 continue;
             }
             if let Some((_, rate)) = &mut self.rate
                 && let Err(then) = rate.take(self.worker.clock.now())
             {
-                self.put_back(sequence, delivery);
+                self.line.put_back((sequence, delivery), Timestamp::default());
                 return Ok(then.saturating_duration_since(self.worker.clock.now()));
             }
-            let origin = Origin::Backlog(sequence, self.told.clone());
+            let origin = Origin::Backlog(Ticket::new(sequence, self.told.clone()));
             let held = Held { delivery: delivery.clone(), origin };
             let (cap, now) = (channel.settings.max_in_flight, self.worker.clock.now());
             let pushed = lock(&self.worker.slots).push((key, Class::Backlog), cap, held, now);
-            if let Err(Overflow(_)) = pushed {
-                self.put_back(sequence, delivery);
-                return Ok(BREATH);
+            if let Err(Overflow(held)) = pushed {
+                if let Origin::Backlog(ticket) = held.origin {
+                    ticket.forget();
+                }
+                self.line.put_back((sequence, delivery), Timestamp::default());
+                return Ok(LINE_PAUSE);
             }
-            self.open.insert(sequence, delivery);
+            self.line.went((sequence, delivery));
             self.in_flight += 1;
             self.worker.wake.notify_one();
         }
@@ -269,66 +278,25 @@ impl Drain {
         }
     }
 
-    /// The next delivery that may go: a head that is due again, or the next of the backlog whose conversation is free.
-    async fn pick(&mut self, ordered: bool) -> Result<Option<(u64, Delivery)>, log::Error> {
-        if let Some(((at, sequence), _)) = self.again.first_key_value()
-            && *at <= self.worker.clock.timestamp()
-        {
-            let key = (*at, *sequence);
-            return Ok(self.again.remove(&key).map(|delivery| (key.1, delivery)));
-        }
-        loop {
-            if self.page.is_empty() {
-                self.read().await?;
-            }
-            let waiting: usize = self.behind.values().map(VecDeque::len).sum();
-            if waiting >= BEHIND_MAX {
-                return Ok(None);
-            }
-            let Some((sequence, delivery)) = self.page.pop_front() else { return Ok(None) };
-            if !ordered {
-                return Ok(Some((sequence, delivery)));
-            }
-            // An entry, also an empty one, says that the conversation's head is under way.
-            if let Some(line) = self.behind.get_mut(&delivery.conversation) {
-                self.open.insert(sequence, delivery.clone());
-                line.push_back((sequence, delivery));
-                continue;
-            }
-            self.behind.insert(delivery.conversation, VecDeque::new());
-            return Ok(Some((sequence, delivery)));
-        }
-    }
-
-    fn put_back(&mut self, sequence: u64, delivery: Delivery) {
-        let (at, key) = (Timestamp::default(), sequence);
-        self.open.insert(sequence, delivery.clone());
-        self.again.insert((at, key), delivery);
-    }
-
-    fn until_again(&self) -> Duration {
-        let now = self.worker.clock.timestamp();
-        let first = self.again.first_key_value().map(|((at, _), _)| at.since(now));
-        first.map_or(LOOK_EVERY, |first| first.clamp(BREATH, LOOK_EVERY))
-    }
-
-    async fn read(&mut self) -> Result<(), log::Error> {
-        let found = self.worker.log.backlog_page(&self.name, self.cursor, PAGE).await?;
+    /// Reads a page; whether there was any.
+    async fn read(&mut self) -> Result<bool, log::Error> {
+        let found = self.worker.log.backlog_page(&self.name, self.line.cursor(), PAGE).await?;
+        let any = !found.is_empty();
         for waiting in found {
-            self.cursor = waiting.sequence + 1;
-            if let Ok(delivery) = Delivery::decode(&waiting.payload) {
-                self.page.push_back((waiting.sequence, delivery));
-            } else {
+            let delivery = Delivery::decode(&waiting.payload).ok();
+            if delivery.is_none() {
                 warn!("position {} of a backlog is no delivery", waiting.sequence);
             }
+            self.line.take_in(waiting.sequence, delivery);
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Takes in what became of a delivery that was let go.
     async fn on_done(&mut self, done: Done) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let success = done.sign == Sign::Success;
+        let (sign, fate) = done.came.unzip();
+        let success = sign == Some(Sign::Success);
         let now = self.worker.clock.timestamp();
         if let Some(epoch) = self.probing.take() {
             let probed =
@@ -339,7 +307,7 @@ impl Drain {
             self.ramp = Ramp::new(1);
         } else if success {
             self.ramp.on_success();
-        } else if done.sign == Sign::Transient && self.ramp.on_failure() {
+        } else if sign == Some(Sign::Transient) && self.ramp.on_failure() {
             let shut = |entry: Entry| {
                 let closed = entry.state == State::Closed;
                 closed.then(|| entry.trip(Why::Failures, now))
@@ -348,37 +316,27 @@ impl Drain {
                 warn!(error = %chain(&error), "channel {} was not stopped", self.name);
             }
         }
-        let Some(delivery) = self.open.get(&done.sequence).cloned() else { return };
-        match done.fate {
+        let Some(delivery) = self.line.get(done.sequence).cloned() else { return };
+        // An attempt that nobody knows the end of may have been made or not: it is made again, after a breath.
+        let Some(fate) = fate else {
+            self.line.put_back((done.sequence, delivery), now.plus(LOOK_EVERY));
+            return;
+        };
+        match fate {
             // The head of a conversation in order stays at its place until it is settled.
-            Fate::Retry(at) if self.behind.contains_key(&delivery.conversation) => {
+            Fate::Retry(at) if self.line.is_head(&delivery) => {
                 let next = Delivery { attempt: delivery.attempt + 1, ..delivery };
-                self.open.insert(done.sequence, next.clone());
-                self.again.insert((at, done.sequence), next);
+                self.line.put_back((done.sequence, next), at);
             }
             Fate::Retry(_) | Fate::Delivered | Fate::Failed => {
-                self.settle(done.sequence, &delivery);
+                self.line.settle(done.sequence, &delivery);
             }
-        }
-    }
-
-    /// A delivery is done with; the next of its conversation may go.
-    fn settle(&mut self, sequence: u64, delivery: &Delivery) {
-        self.open.remove(&sequence);
-        let Some(line) = self.behind.get_mut(&delivery.conversation) else { return };
-        match line.pop_front() {
-            Some((next, delivery)) => {
-                self.again.insert((Timestamp::default(), next), delivery);
-            }
-            None => drop(self.behind.remove(&delivery.conversation)),
         }
     }
 
     /// Deletes what is settled from the front, now and then or at once.
     async fn purge(&mut self, at_once: bool) -> Result<(), log::Error> {
-        let unread = self.page.front().map_or(self.cursor, |(sequence, _)| *sequence);
-        let open = self.open.keys().next().copied().unwrap_or(unread);
-        let below = open.min(unread);
+        let below = self.line.settled_below();
         let now = self.worker.clock.now();
         let due = at_once || now.saturating_duration_since(self.purged.0) >= PURGE_EVERY;
         if below > self.purged.1 && due {

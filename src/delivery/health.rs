@@ -30,7 +30,7 @@ const SLOW_MEAN: Duration = Duration::from_secs(5);
 pub enum Trip {
     /// Five transient failures one after the other.
     Failures,
-    /// At least half of at least twenty attempts of the last minute failed.
+    /// At least half of at least twenty attempts of the last minute failed for the moment.
     Flapping,
     /// Twenty permanent failures one after the other.
     Permanent,
@@ -52,7 +52,7 @@ pub struct Sample {
 pub struct Health {
     transient: u32,
     permanent: u32,
-    /// Attempts and failures of the last parts of the window; the part's number tells whether they are still of it.
+    /// Attempts and transient failures of the last parts of the window; the part's number tells whether they are still of it.
     parts: [(u64, u32, u32); PARTS],
     began: Instant,
     slow_since: Instant,
@@ -95,7 +95,8 @@ impl Health {
             Sign::Transient => self.transient += 1,
             Sign::Permanent => self.permanent += 1,
         }
-        self.count(sample.sign != Sign::Success, now);
+        // Permanent failures have an alarm of their own.
+        self.count(sample.sign == Sign::Transient, now);
         let slow = self.is_slow(sample.took, slots, now);
         let trip = if self.transient >= FAILURES_MAX {
             Some(Trip::Failures)
@@ -131,8 +132,7 @@ impl Health {
         let recent = self.parts.iter().filter(|slot| slot.0 + (PARTS as u64) > part);
         let (attempts, failures) =
             recent.fold((0, 0), |sum, slot| (sum.0 + slot.1, sum.1 + slot.2));
-        // Permanent failures have an alarm of their own.
-        attempts >= SHARE_ATTEMPTS_MIN && failures * 2 >= attempts && self.permanent == 0
+        attempts >= SHARE_ATTEMPTS_MIN && failures * 2 >= attempts
     }
 
     fn is_slow(&mut self, took: Duration, slots: usize, now: Instant) -> bool {
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(run(&"ts".repeat(40), tick, ms), Some((20, Trip::Flapping)));
         assert_eq!(run(&"sssst".repeat(200), tick, ms), None, "flapping 4:1 goes on");
         assert_eq!(run(&"p".repeat(20), tick, ms), Some((20, Trip::Permanent)));
-        assert_eq!(run(&"pppps".repeat(40), tick, ms).map(|trip| trip.1), Some(Trip::Flapping));
+        assert_eq!(run(&"pppps".repeat(40), tick, ms), None, "an alarm of their own");
         assert_eq!(run(&"ts".repeat(40), Duration::from_secs(9), ms), None, "too seldom to say");
     }
 

@@ -52,6 +52,19 @@ struct Memory {
     told: Option<HashSet<ChannelId>>,
 }
 
+impl Memory {
+    /// Channels whose owner has said goodbye, or was not heard of for too long: every node says that it is there before it
+    /// makes an entry.
+    fn orphans(&self, own: NodeId, now: Instant) -> Vec<ChannelId> {
+        let is_orphan = |owner: NodeId| {
+            let heard = self.nodes.get(&owner);
+            owner != own && heard.is_none_or(|at| now.saturating_duration_since(*at) > SILENCE_MAX)
+        };
+        let known = self.entries.iter().filter(|_| self.level);
+        known.filter(|(_, (e, _))| is_orphan(e.owner)).map(|(channel, _)| *channel).collect()
+    }
+}
+
 impl Keeper {
     /// A keeper that knows nothing until it runs.
     pub fn new(bucket: Bucket, node: NodeId, clock: Clock) -> Self {
@@ -86,14 +99,16 @@ impl Keeper {
         self.0.changes.subscribe()
     }
 
-    /// Sets a channel apart if it is not, and says whether it is now, as the bucket's leader has it.
+    /// Sets a channel apart if it is not, as the bucket's leader has it. What this node drains itself needs no look there:
+    /// it forgets an entry before it looks for the last time whether the backlog is empty.
     ///
     /// Idempotency key: the channel.
     ///
     /// # Errors
     /// When the bucket does not answer.
     pub async fn ensure(&self, channel: ChannelId, why: Why) -> Result<(), bucket::Error> {
-        if self.read(channel).await?.is_some() {
+        let own = self.get(channel).is_some_and(|entry| entry.owner == self.0.node);
+        if own || self.read(channel).await?.is_some() {
             return Ok(());
         }
         let entry = Entry::divert(self.0.node, why, self.0.clock.timestamp());
@@ -179,12 +194,21 @@ impl Keeper {
     /// When the bucket can be reached but not be watched.
     pub async fn run(self, stop: Stop) -> Result<(), bucket::Error> {
         let mut watch = self.0.bucket.watch();
+        // Before anything is set apart here, so that no entry is of a node that nobody has heard of.
+        self.beat().await;
         let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.requested() => break,
-                change = watch.next() => self.on_change(change?),
+                change = watch.next() => {
+                    let change = change?;
+                    let is_level = matches!(change, Change::Level { .. });
+                    self.on_change(change);
+                    if is_level {
+                        beat.reset_immediately();
+                    }
+                }
                 _ = beat.tick() => self.beat().await,
             }
         }
@@ -238,33 +262,14 @@ impl Keeper {
             warn!(error = %chain(&error), "the bucket of breakers does not answer");
             return;
         }
-        for channel in self.orphans() {
+        let orphans = self.memory().orphans(self.0.node, self.0.clock.now());
+        for channel in orphans {
             let (node, now) = (self.0.node, self.0.clock.timestamp());
             let taken = self.change(channel, |entry| Some(entry.take_over(node, now))).await;
             if let Err(error) = taken {
                 warn!(error = %chain(&error), "a backlog was not taken over");
             }
         }
-    }
-
-    /// Channels whose owner was not heard of for too long; none before this node has listened for as long itself.
-    fn orphans(&self) -> Vec<ChannelId> {
-        let now = self.0.clock.now();
-        let mut memory = self.memory();
-        if !memory.level {
-            return Vec::new();
-        }
-        let owners: Vec<_> =
-            memory.entries.iter().map(|(c, (entry, _))| (*c, entry.owner)).collect();
-        let mut orphans = Vec::new();
-        for (channel, owner) in owners {
-            // An owner that was never heard of has from now on as long as everybody.
-            let heard = *memory.nodes.entry(owner).or_insert(now);
-            if owner != self.0.node && now.saturating_duration_since(heard) > SILENCE_MAX {
-                orphans.push(channel);
-            }
-        }
-        orphans
     }
 
     async fn read(&self, channel: ChannelId) -> Result<Option<(Entry, u64)>, bucket::Error> {
@@ -316,4 +321,28 @@ impl Keeper {
 
 fn encode(entry: &Entry) -> bytes::Bytes {
     serde_json::to_vec(entry).expect("numbers, words and ids can be encoded").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Timestamp, test_start};
+
+    #[test]
+    fn who_said_goodbye_is_followed_at_once_and_who_fell_silent_after_a_while() {
+        let node = |number: u8| NodeId::derive([number; 16]);
+        let (own, silent, gone) = (node(1), node(2), node(3));
+        let start = test_start();
+        let mut memory = Memory { level: true, ..Memory::default() };
+        for (number, owner) in [(1, own), (2, silent), (3, gone)] {
+            let entry = Entry::divert(owner, Why::Pinned, Timestamp::default());
+            memory.entries.insert(ChannelId::derive([number; 16]), (Arc::new(entry), 1));
+        }
+        memory.nodes.insert(silent, start);
+        let later = start + SILENCE_MAX + Duration::from_millis(1);
+        assert_eq!(memory.orphans(own, start), [ChannelId::derive([3; 16])]);
+        assert_eq!(memory.orphans(own, later).len(), 2);
+        memory.level = false;
+        assert!(memory.orphans(own, later).is_empty(), "not everything was read yet");
+    }
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::directory::{Lane, Tier};
 use crate::event::{ChannelId, TenantId};
 
-/// Most fresh deliveries that wait in one lane, and most of a backlog. Bounds what one look for the next costs.
+/// Most deliveries of one class that wait in one lane. Bounds what one look for the next costs.
 const LANE_QUEUE_MAX: usize = 256;
 
 /// Most fresh deliveries of one channel, and of one tenant, that wait in a lane. More of them mean that it is busy.
 const CHANNEL_LINE_MAX: usize = 32;
 const TENANT_LINE_MAX: usize = 128;
 
-/// Longest wait of a fresh delivery for its channel's or tenant's turn. Longer ones go to the channel's backlog: what
+/// Longest wait of a delivery out of a queue for its channel's or tenant's turn. Longer ones go to the channel's backlog: what
 /// is held must be told of to the queue, and it may wait there as well.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -53,8 +53,17 @@ pub struct Key {
 pub enum Class {
     /// From its lane's queue.
     Fresh,
-    /// From its channel's backlog or the schedule of retries. Fresh ones go first.
+    /// From the schedule of retries. Fresh ones go first.
+    Due,
+    /// From its channel's backlog. It waits as long as it takes, because nobody else is waited for.
     Backlog,
+}
+
+impl Class {
+    const ALL: [Self; 3] = [Self::Fresh, Self::Due, Self::Backlog];
+
+    /// Those that a queue waits for, and that are moved to a backlog when they wait too long.
+    const QUEUED: [Self; 2] = [Self::Fresh, Self::Due];
 }
 
 /// A delivery that there is no place for.
@@ -79,9 +88,10 @@ struct Count {
 #[derive(Debug)]
 pub struct Slots<T> {
     sizes: [usize; 3],
-    lanes: Vec<[VecDeque<Item<T>>; 2]>,
+    lanes: Vec<[VecDeque<Item<T>>; 3]>,
     in_flight: [usize; 3],
-    backlog: [usize; 3],
+    /// Of these, those that are not fresh.
+    older: [usize; 3],
     channels: HashMap<ChannelId, Count>,
     tenants: HashMap<(Tier, TenantId), Count>,
     /// The lane of each tier that is looked at first.
@@ -104,9 +114,9 @@ impl<T> Slots<T> {
     pub fn new(sizes: Sizes) -> Self {
         Self {
             sizes: [sizes.high, sizes.standard, sizes.bulk].map(|size| size.max(1)),
-            lanes: (0..Lane::COUNT).map(|_| [VecDeque::new(), VecDeque::new()]).collect(),
+            lanes: (0..Lane::COUNT).map(|_| Default::default()).collect(),
             in_flight: [0; 3],
-            backlog: [0; 3],
+            older: [0; 3],
             channels: HashMap::new(),
             tenants: HashMap::new(),
             turns: [0; 3],
@@ -186,46 +196,55 @@ impl<T> Slots<T> {
     pub fn finish(&mut self, key: Key, class: Class) {
         let tier = key.lane.tier as usize;
         self.in_flight[tier] = self.in_flight[tier].saturating_sub(1);
-        if class == Class::Backlog {
-            self.backlog[tier] = self.backlog[tier].saturating_sub(1);
+        if class != Class::Fresh {
+            self.older[tier] = self.older[tier].saturating_sub(1);
         }
         self.count(key, |count| count.in_flight = count.in_flight.saturating_sub(1));
     }
 
-    /// Fresh deliveries that have waited too long.
+    /// Deliveries out of queues that have waited too long.
     pub fn expired(&mut self, now: Instant) -> Vec<(Key, T)> {
+        let is_old = |item: &Item<T>| now.saturating_duration_since(item.since) >= WAIT_MAX;
         let mut expired = Vec::new();
-        for lane in 0..self.lanes.len() {
-            let is_old = |item: &Item<T>| now.saturating_duration_since(item.since) >= WAIT_MAX;
-            while self.lanes[lane][0].front().is_some_and(is_old) {
-                if let Some(item) = self.lanes[lane][0].pop_front() {
-                    self.count(item.key, |count| count.waiting = count.waiting.saturating_sub(1));
-                    expired.push((item.key, item.held));
-                }
+        for lane in &mut self.lanes {
+            for class in Class::QUEUED {
+                let line = &mut lane[class as usize];
+                let old = line.iter().take_while(|item| is_old(item)).count();
+                expired.extend(line.drain(..old));
             }
         }
-        expired
+        self.give_up(expired)
     }
 
-    /// When the next fresh delivery will have waited too long.
+    /// When the next delivery out of a queue will have waited too long.
     pub fn next_wake(&self) -> Option<Instant> {
-        let fronts = self.lanes.iter().filter_map(|lane| lane[0].front());
+        let fronts =
+            |class: Class| self.lanes.iter().filter_map(move |l| l[class as usize].front());
+        let fronts = Class::QUEUED.into_iter().flat_map(fronts);
         fronts.map(|item| item.since + WAIT_MAX).min()
     }
 
-    /// Every fresh delivery of a channel that waits, in order: the channel was set apart.
+    /// Everything of a channel that waits out of queues, each in order: the channel was set apart.
     pub fn take_channel(&mut self, lane: Lane, channel: ChannelId) -> Vec<(Key, T)> {
         if self.channels.get(&channel).is_none_or(|count| count.waiting == 0) {
             return Vec::new();
         }
-        let queue = &mut self.lanes[lane.index()][0];
-        let (own, rest): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(queue).into_iter().partition(|item| item.key.channel == channel);
-        *queue = rest;
-        for item in &own {
+        let mut taken = Vec::new();
+        for class in Class::QUEUED {
+            let line = &mut self.lanes[lane.index()][class as usize];
+            let (own, rest): (VecDeque<_>, VecDeque<_>) =
+                std::mem::take(line).into_iter().partition(|item| item.key.channel == channel);
+            *line = rest;
+            taken.extend(own);
+        }
+        self.give_up(taken)
+    }
+
+    fn give_up(&mut self, items: Vec<Item<T>>) -> Vec<(Key, T)> {
+        for item in &items {
             self.count(item.key, |count| count.waiting = count.waiting.saturating_sub(1));
         }
-        own.into_iter().map(|item| (item.key, item.held)).collect()
+        items.into_iter().map(|item| (item.key, item.held)).collect()
     }
 
     /// Whether a tier may have one more: of its own slots, or of others' idle ones while half of each other's own stay
@@ -245,8 +264,8 @@ impl<T> Slots<T> {
         let lanes: Vec<usize> =
             Lane::all().filter(|lane| lane.tier == tier).map(Lane::index).collect();
         let half = (self.size(tier) / 2).max(1);
-        for class in [Class::Fresh, Class::Backlog] {
-            if class == Class::Backlog && self.backlog[tier as usize] >= half {
+        for class in Class::ALL {
+            if class != Class::Fresh && self.older[tier as usize] >= half {
                 return None;
             }
             for step in 0..lanes.len() {
@@ -278,7 +297,7 @@ impl<T> Slots<T> {
     fn take(&mut self, item: Item<T>, class: Class) -> Started<T> {
         let tier = item.key.lane.tier as usize;
         self.in_flight[tier] += 1;
-        self.backlog[tier] += usize::from(class == Class::Backlog);
+        self.older[tier] += usize::from(class != Class::Fresh);
         self.count(item.key, |count| {
             count.in_flight += 1;
             count.waiting = count.waiting.saturating_sub(1);

@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use super::attempt::Sender;
 use super::breaker::{Entry, State, Why};
 use super::divert::{Moving, fail};
+use super::drain::Ticket;
 use super::health::{Health, Sample};
 use super::keeper::Keeper;
 use super::recent::Recent;
@@ -60,16 +61,8 @@ pub(super) struct Held {
 pub(super) enum Origin {
     /// A queue.
     Queue(Box<Taken>),
-    /// A backlog: its sequence, and who is told what became of it.
-    Backlog(u64, mpsc::Sender<Done>),
-}
-
-/// What became of a delivery of a backlog.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Done {
-    pub(super) sequence: u64,
-    pub(super) sign: Sign,
-    pub(super) fate: Fate,
+    /// A backlog, whose drain is told.
+    Backlog(Ticket),
 }
 
 /// Everything that attempts need.
@@ -94,8 +87,10 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Takes in what came out of a queue: it is settled at once, moved aside, or waits for a slot.
-    pub(super) async fn take_in(&self, lane: Lane, class: Class, taken: Taken) {
-        let Ok(delivery) = Delivery::decode(taken.payload()) else {
+    pub(super) async fn take_in(&self, class: Class, taken: Taken) {
+        // Both subjects end so: deliver.<lane>.<channel>, retry.due.<lane>.<channel>.
+        let lane = taken.subject().rsplit('.').nth(1).and_then(Lane::parse);
+        let Some((lane, delivery)) = lane.zip(Delivery::decode(taken.payload()).ok()) else {
             warn!("a message of {} is no delivery and is left out", taken.subject());
             return taken.settle().await;
         };
@@ -130,7 +125,8 @@ impl Worker {
         self.keeper.get(channel.id).map(|entry| entry.why)
     }
 
-    /// Moves held deliveries to their backlogs, and everything of their channels that waits after them.
+    /// Moves held deliveries to their backlogs, and everything of their channels that waits after them. Their channels are
+    /// set apart by whoever moves them, many at once: nobody who pulls waits for that.
     pub(super) async fn set_apart(&self, held: Vec<(Key, Held)>, why: Why) {
         for (key, held) in held {
             let mut waiting = lock(&self.slots).take_channel(key.lane, key.channel);
@@ -139,11 +135,6 @@ impl Worker {
                 if let Origin::Queue(taken) = held.origin {
                     self.divert(*taken, held.delivery, why).await;
                 }
-            }
-            if self.keeper.get(key.channel).is_none()
-                && let Err(error) = self.keeper.ensure(key.channel, why).await
-            {
-                debug!(error = %chain(&error), "a channel is set apart with its first move");
             }
         }
     }
@@ -185,7 +176,7 @@ impl Worker {
         };
         match origin {
             Origin::Queue(taken) => taken.settle().await,
-            Origin::Backlog(sequence, told) => drop(told.send(Done { sequence, sign, fate }).await),
+            Origin::Backlog(ticket) => ticket.tell(sign, fate),
         }
         fail("attempted");
     }
@@ -217,7 +208,9 @@ impl Worker {
         (verdict.sign, verdict.fate)
     }
 
-    /// Puts an outcome into the log, again and again until it is there.
+    /// Puts an outcome into the log, again and again until it is there: until then the delivery is in its queue, and
+    /// what waits here is bounded by what was pulled, [`Slots::room`] of every lane. A stop ends it, and then the queue
+    /// gives the delivery to somebody else.
     async fn note(&self, outcome: Outcome) {
         let conversation = outcome.conversation;
         loop {
@@ -239,7 +232,7 @@ impl Worker {
         fail("noted");
     }
 
-    /// Stores the next attempt of a delivery for its time.
+    /// Stores the next attempt of a delivery for its time, again and again until it is stored; bounded as [`Self::note`].
     async fn schedule(&self, lane: Lane, delivery: &Delivery, at: crate::clock::Timestamp) {
         let subject = format!("retry.at.{}.{}", delivery.channel, delivery.id);
         let target = format!("retry.due.{}.{}", lane.name(), delivery.channel);
@@ -278,7 +271,7 @@ impl Worker {
         let entry = self.keeper.get(channel.id);
         let probing = entry.as_ref().is_some_and(|entry| entry.state == State::HalfOpen);
         match verdict.wish {
-            Some(Wish::Pause) => self.pause(channel).await,
+            Some(Wish::Pause) => self.pause(key, channel).await,
             // A probe that is refused with a wish has failed all the same; its cooldown is at least as long.
             Some(Wish::Throttle(pause)) if !probing => {
                 self.open(key, Why::Throttled, |entry, now| entry.throttle(pause, now)).await;
@@ -330,7 +323,15 @@ impl Worker {
     }
 
     /// The receiver is gone for good: its owner has to say when it is back.
-    async fn pause(&self, channel: &Channel) {
+    async fn pause(&self, key: Key, channel: &Channel) {
+        let (node, now) = (self.keeper.node(), self.clock.timestamp());
+        let blame = |entry: Option<Entry>| {
+            let entry = entry.unwrap_or_else(|| Entry::divert(node, Why::Gone, now));
+            Some(entry.blame(Why::Gone, now))
+        };
+        if let Err(error) = self.keeper.enter(key.channel, blame).await {
+            debug!(error = %chain(&error), "why channel {} is paused is not kept", channel.id);
+        }
         let patch = ChannelPatch { status: Some(ChannelStatus::Paused), ..ChannelPatch::default() };
         let deadline = self.clock.now() + PAUSE_MAX;
         let when = When { now: self.clock.timestamp(), deadline };

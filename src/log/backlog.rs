@@ -122,20 +122,21 @@ impl Log {
         }
     }
 
-    /// How many fresh and how many scheduled deliveries a channel has, about: fresh ones count until they are purged,
-    /// a second or two after they are settled.
+    /// How many fresh and how many scheduled deliveries a channel has, about: fresh ones count until they are purged, but
+    /// are no more than wait in its lane.
     ///
     /// # Errors
     /// When JetStream does not answer.
-    pub async fn queue_sizes(&self, channel: &str) -> Result<(u64, u64), Error> {
+    pub async fn queue_sizes(&self, lane: &str, channel: &str) -> Result<(u64, u64), Error> {
         let prefix = self.namespace().as_str();
-        let total = |sizes: BTreeMap<String, u64>| sizes.values().sum();
+        let total = |sizes: BTreeMap<String, u64>| sizes.values().sum::<u64>();
         let fresh = format!("{prefix}.deliver.*.{channel}");
         let fresh = self.sizes(&format!("{prefix}_DELIVER"), &fresh).await?;
         let retries = format!("{prefix}_RETRIES");
         let at = self.sizes(&retries, &format!("{prefix}.retry.at.{channel}.*")).await?;
         let due = self.sizes(&retries, &format!("{prefix}.retry.due.*.{channel}")).await?;
-        Ok((total(fresh), total(at) + total(due)))
+        let waiting = self.waiting_in(lane).await?;
+        Ok((total(fresh).min(waiting), total(at) + total(due)))
     }
 
     /// Tells every node that something was put into these backlogs. Nothing depends on its arrival.

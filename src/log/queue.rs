@@ -158,6 +158,15 @@ impl Log {
     }
 }
 
+impl Log {
+    /// How many fresh deliveries wait or are under way in a lane.
+    pub(super) async fn waiting_in(&self, lane: &str) -> Result<u64, Error> {
+        let stream = self.queue_stream(Source::Deliver);
+        let state = consumer_state(&self.deliveries, &stream, lane).await?;
+        Ok(state.pending + state.out)
+    }
+}
+
 impl Queue {
     /// Asks for so many messages; the pull ends when they came or after five seconds.
     ///
@@ -176,15 +185,36 @@ impl Queue {
     /// The last sequence of the stream up to which everything of this queue is settled; `last` is the stream's last
     /// sequence, asked before.
     async fn floor(&self, last: u64) -> Result<u64, Error> {
-        let subject = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
-        let nothing = serde_json::Value::Object(serde_json::Map::new());
-        let doing = "reading a queue's state";
-        let info = streams::request(&self.log.deliveries, subject, &nothing, doing).await?;
-        let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
-        let is_empty = number(&info["num_pending"]) == 0 && number(&info["num_ack_pending"]) == 0;
+        let state = consumer_state(&self.log.deliveries, &self.stream, &self.name).await?;
         // An empty queue's floor stays where its own last message was.
-        Ok(if is_empty { last } else { number(&info["ack_floor"]["stream_seq"]) })
+        Ok(if state.pending + state.out == 0 { last } else { state.floor })
     }
+}
+
+/// Where a queue stands.
+struct State {
+    /// Messages that nobody has taken.
+    pending: u64,
+    /// Messages that were taken and are not settled.
+    out: u64,
+    /// The stream's sequence up to which all of its messages are settled.
+    floor: u64,
+}
+
+async fn consumer_state(
+    deliveries: &jetstream::Context,
+    stream: &str,
+    name: &str,
+) -> Result<State, Error> {
+    let subject = format!("CONSUMER.INFO.{stream}.{name}");
+    let nothing = serde_json::Value::Object(serde_json::Map::new());
+    let info = streams::request(deliveries, subject, &nothing, "reading a queue's state").await?;
+    let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
+    Ok(State {
+        pending: number(&info["num_pending"]),
+        out: number(&info["num_ack_pending"]),
+        floor: number(&info["ack_floor"]["stream_seq"]),
+    })
 }
 
 impl Pull {

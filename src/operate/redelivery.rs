@@ -150,9 +150,14 @@ impl Redelivery {
     ///
     /// # Errors
     /// [`Error::Log`]
-    pub async fn sizes(&self, channel: ChannelId) -> Result<(u64, u64, u64), Error> {
+    pub async fn sizes(
+        &self,
+        tenant: &Tenant,
+        channel: ChannelId,
+    ) -> Result<(u64, u64, u64), Error> {
         let name = channel.to_string();
-        let (fresh, retrying) = self.log.queue_sizes(&name).await?;
+        let lane = Lane::of(tenant.tier, tenant.id).name();
+        let (fresh, retrying) = self.log.queue_sizes(&lane, &name).await?;
         let backlog = self.log.backlog_sizes(&name).await?.values().sum();
         Ok((fresh, backlog, retrying))
     }

@@ -1,4 +1,4 @@
-//! Compares Postgres with the log: every event, every head, every conversation's seqs.
+//! Compares Postgres with the log: every event, every head, every conversation's seqs, every attempt of a delivery.
 //! Promises to name differences, up to a bound, and to compare only what both are supposed to have.
 //! Does not repair; a rebuild does.
 
@@ -8,9 +8,9 @@ use tracing::warn;
 
 use crate::admission::{Origin, Priority, Source, Tag};
 use crate::clock::Clock;
-use crate::event::{Event, Partition, Partitions, Record};
+use crate::event::{Event, Outcome, Partition, Partitions, Record};
 use crate::log::{self, Log};
-use crate::store::{self, Background, checkpoints, conversations, verify};
+use crate::store::{self, Background, attempts, checkpoints, conversations, verify};
 
 /// Nobody waits for a comparison.
 const PAST: Tag = Origin::system(Source::Operator).at(Priority::Low);
@@ -48,6 +48,8 @@ pub enum Error {
 pub struct Findings {
     /// Events of the log that were compared.
     pub events: u64,
+    /// Attempts of deliveries that were compared.
+    pub attempts: u64,
     /// Records of the log that Postgres does not have yet; not a difference.
     pub records_ahead: u64,
     /// Differences, one line each, [`DIFFERENCES_MAX`] at most.
@@ -127,21 +129,27 @@ impl Verifier {
         findings.records_ahead += bounds.last.saturating_sub(checkpoint);
         let end = checkpoint.min(bounds.last);
         let mut follow = self.log.follow(partition, bounds.first.max(1) - 1);
-        let mut events: Vec<(u64, Event)> = Vec::new();
+        let (mut events, mut outcomes): (Vec<(u64, Event)>, Vec<Outcome>) = Default::default();
         while follow.position() < end {
             let (position, bytes) = follow.next().await?;
             match Record::decode(&bytes) {
-                Ok(record) => events.extend(record.events.into_iter().map(|e| (position, e))),
+                Ok(record) => {
+                    events.extend(record.events.into_iter().map(|event| (position, event)));
+                    outcomes.extend(record.outcomes);
+                }
                 Err(error) => {
                     warn!(position, "position {position} of partition {partition}: {error}");
                     findings.add(format!("partition {partition}: position {position}: {error}"));
                 }
             }
-            if events.len() >= BATCH_EVENTS || follow.position() >= end {
+            if events.len() + outcomes.len() >= BATCH_EVENTS || follow.position() >= end {
                 self.compare_batch(partition, &events, findings).await?;
+                self.compare_attempts(&outcomes, findings).await?;
                 findings.events += events.len() as u64;
+                findings.attempts += outcomes.len() as u64;
                 progress(findings.events);
                 events.clear();
+                outcomes.clear();
             }
         }
         Ok(())
@@ -169,6 +177,25 @@ impl Verifier {
                 verify::What::Columns(columns) => format!("differs in {}", columns.join(", ")),
             };
             findings.add(format!("{conversation} seq {seq} {what}"));
+        }
+        Ok(())
+    }
+
+    async fn compare_attempts(
+        &self,
+        outcomes: &[Outcome],
+        findings: &mut Findings,
+    ) -> Result<(), Error> {
+        if outcomes.is_empty() {
+            return Ok(());
+        }
+        let borrowed: Vec<_> = outcomes.iter().collect();
+        let mut lease = self.database.acquire(PAST, self.deadline()).await?;
+        let found = lease
+            .run(self.deadline(), async |conn| attempts::differing(conn, &borrowed).await)
+            .await?;
+        for (delivery, attempt) in found {
+            findings.add(format!("attempt {attempt} of {delivery} is missing or differs"));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use self::sight::Sight;
 use tokio::time::interval;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::journal::Journal;
@@ -59,7 +59,7 @@ impl Watch {
     /// Never.
     pub async fn run(self, stop: Stop) -> Result<(), Never> {
         let mut pressure = Pressure::new(self.wait_limit);
-        let mut was_ready = None;
+        let mut was_ready = [None; 2];
         let mut tick = interval(INTERVAL);
         let looking = async {
             while !stop.is_requested() {
@@ -143,24 +143,27 @@ impl Watch {
     }
 
     /// A line when a view turns: what load balancers do then is to be understood afterwards.
-    fn tell_of_readiness(&self, was: &mut Option<[bool; 2]>) {
+    fn tell_of_readiness(&self, was: &mut [Option<bool>; 2]) {
         let states = self.board.snapshot().states;
-        let reports = [View::All, View::Reads].map(|view| verdict::judge(&states, view, &[]));
-        let now = [reports[0].ready, reports[1].ready];
-        for ((report, name), before) in
-            reports.iter().zip(["all traffic", "reads"]).zip(was.unwrap_or([true, true]))
-        {
+        let views = [(View::All, "all traffic"), (View::Reads, "reads")];
+        for ((view, name), was) in views.into_iter().zip(was) {
+            let report = verdict::judge(&states, view, &[]);
             let failing = |line: &&verdict::Line| line.decides && line.state.failure.is_some();
-            match (before, report.ready, report.lines.iter().find(failing)) {
-                (true, false, Some(line)) if was.is_some() => {
-                    let why = line.state.failure.unwrap_or_default();
-                    warn!(check = line.check.name(), "not ready for {name}: {why}");
+            match (*was, report.ready) {
+                // A start is no news.
+                (None, false) => continue,
+                (None, true) => info!("ready for {name}"),
+                (Some(false), true) => warn!("ready for {name} again"),
+                (Some(true), false) => {
+                    let line = report.lines.iter().find(failing);
+                    let why = line.and_then(|line| line.state.failure).unwrap_or_default();
+                    let check = line.map(|line| line.check.name());
+                    warn!(check, "not ready for {name}: {why}");
                 }
-                (false, true, _) => warn!("ready for {name} again"),
-                _ => {}
+                (Some(true), true) | (Some(false), false) => {}
             }
+            *was = Some(report.ready);
         }
-        *was = Some(now);
     }
 
     async fn look_at_database(&self, own: Option<Own>) -> Option<Own> {

@@ -3,6 +3,7 @@
 //! same root at once. Does not start what it found.
 
 mod recipe;
+mod slow;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};

@@ -123,6 +123,24 @@ impl Socket {
         }
     }
 
+    /// The next frame but those of one name, which may come before it or not.
+    #[track_caller]
+    pub fn expect_behind<'a>(
+        &'a mut self,
+        passed: &'a str,
+        name: &'a str,
+    ) -> impl Future<Output = Value> + 'a {
+        let at = std::panic::Location::caller();
+        async move {
+            let mut frame = self.next().await;
+            while frame["frame"] == passed {
+                frame = self.next().await;
+            }
+            assert_eq!(frame["frame"], name, "{at}: {frame}");
+            frame
+        }
+    }
+
     /// The next frame, which has this name.
     #[track_caller]
     pub fn expect<'a>(&'a mut self, name: &'a str) -> impl Future<Output = Value> + 'a {

@@ -19,10 +19,10 @@ pub(in crate::api) struct Standing {
     /// `closed`: deliveries go out as they come. `demoted`: they go out of the channel's backlog, after others' fresh
     /// ones. `open`: they wait for the next probe. `half_open`: one is tried. `paused`: they wait for a resume.
     state: &'static str,
-    /// Why, when it is not `closed`: `busy`, `slow`, `failures`, `flapping`, `permanent`, `throttled`, `pinned` …
+    /// Why, when it is not `closed`: `busy`, `slow`, `failures`, `flapping`, `permanent`, `throttled`, `gone`, `pinned` …
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Fresh deliveries that are queued, about: settled ones count for a second or two more.
+    /// Fresh deliveries that are queued, about: at most so many.
     #[serde(skip_serializing_if = "Option::is_none")]
     backlog: Option<u64>,
     /// Deliveries in the channel's backlog that go out.
@@ -129,6 +129,7 @@ const fn why(why: Why) -> &'static str {
         Why::Flapping => "flapping",
         Why::Permanent => "permanent",
         Why::Throttled => "throttled",
+        Why::Gone => "gone",
         Why::Paused => "paused",
         Why::Pinned => "pinned",
         Why::Leftover => "leftover",

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use hyper::StatusCode;
 use hyper::http::request::Parts;
 use serde::Serialize;
+use tracing::debug;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -25,6 +26,7 @@ use crate::directory::{
 };
 use crate::event::limits::BODY_BYTES_MAX;
 use crate::event::{ChannelId, id};
+use crate::lifecycle::chain;
 
 /// The settings of a channel. In a change, what is left out stays and `null` gives the default.
 #[derive(Debug, ToSchema)]
@@ -210,7 +212,7 @@ async fn get(
     let channel = channel.ok_or_else(|| Problem::not_found("There is no such channel."))?;
     let sight = desk.deliveries.as_ref().map(|deliveries| deliveries.look(id));
     // An answer without counts is better than none while the log is away.
-    let sizes = desk.redelivery.sizes(id).await.ok();
+    let sizes = desk.redelivery.sizes(&tenant, id).await.ok();
     let delivery = Some(Standing::of(&channel, sight.as_ref(), sizes));
     json(StatusCode::OK, &ChannelBody { delivery, ..ChannelBody::of(&channel, None) })
 }
@@ -263,7 +265,7 @@ async fn pause(
     desk.set_status(&parts, id, ChannelStatus::Paused).await
 }
 
-/// Lets a channel's deliveries go on.
+/// Lets a channel's deliveries go on. A breaker that is open tries one at once.
 #[utoipa::path(post, path = "/v1/channels/{id}/resume", tag = "channels", security(("tenant" = [])),
     params(("id" = String, Path, description = "The channel")),
     responses((status = 200, description = "The channel, active", body = ChannelBody)))]
@@ -273,7 +275,13 @@ async fn resume(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _body) = request.into_parts();
-    desk.set_status(&parts, id, ChannelStatus::Active).await
+    let response = desk.set_status(&parts, id, ChannelStatus::Active).await?;
+    if let Some(deliveries) = &desk.deliveries
+        && let Err(error) = deliveries.hurry(id).await
+    {
+        debug!(error = %chain(&error), "channel {id} is probed when its pause is over");
+    }
+    Ok(response)
 }
 
 /// Gives a channel another secret.

@@ -75,6 +75,11 @@ impl Talk {
         if !self.joined.contains_key(&whisper.conversation) || whisper.is_of(user, self.number) {
             return;
         }
+        // Where a tenant's webhooks go is nothing for its users, who may not ask for it either.
+        let is_user = self.credential.as_ref().is_none_or(|held| held.speaker.grant.is_some());
+        if is_user && matches!(whisper.said, Said::Delivery(_)) {
+            return;
+        }
         let sender = whisper.user.as_deref().map(|id| json!({ "id": id }));
         let conversation = whisper.conversation;
         let frame = match &whisper.said {

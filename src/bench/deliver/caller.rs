@@ -19,6 +19,9 @@ use crate::receiver::Receiver;
 /// Messages of one batch.
 const BATCH: usize = 500;
 
+/// Pause after an answer that asks for one; `Retry-After` has whole seconds, which is long for a measurement.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Everything around a measurement.
 pub(super) struct Stage<'a> {
     pub(super) target: &'a Target,
@@ -97,7 +100,7 @@ impl Caller {
                 404 if method == "DELETE" => return Ok(Value::Null),
                 200..=299 => return Ok(serde_json::from_slice(body).unwrap_or(Value::Null)),
                 // A moment of pressure, which a client waits out.
-                429 | 503 => tokio::time::sleep(Duration::from_millis(100)).await,
+                429 | 503 => tokio::time::sleep(PAUSE).await,
                 status => {
                     let body = String::from_utf8_lossy(body).into_owned();
                     return Err(load::Error::Refused { status, body }.into());

@@ -12,7 +12,6 @@ use super::caller::{Caller, Stage};
 use super::{Latency, Options, Round};
 use crate::bench::Error;
 use crate::load::Tally;
-use crate::load::tally::millis;
 use crate::receiver::Mode;
 
 /// How long the last deliveries are waited for.
@@ -152,12 +151,5 @@ async fn talk(
     }
     let came = u64::try_from(receipts.len()).unwrap_or(0);
     let sent = u64::try_from(wanted).unwrap_or(0);
-    Ok(Latency {
-        sent,
-        missing,
-        repeated: came.saturating_sub(sent - missing),
-        p50_ms: millis(tally.quantile(0.5)),
-        p95_ms: millis(tally.quantile(0.95)),
-        p99_ms: millis(tally.quantile(0.99)),
-    })
+    Ok(Latency::new(tally, sent, missing, came.saturating_sub(sent - missing)))
 }

@@ -5,6 +5,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use serde_json::json;
 
 use super::caller::Stage;
@@ -22,6 +27,12 @@ const CONNECTIONS: usize = 20;
 
 /// Channels of the measurement that spreads its deliveries.
 const CHANNELS: usize = 100;
+
+/// What is looked at of the beginning of a release.
+const BEGINNING: Duration = Duration::from_millis(100);
+
+/// How much longer is waited for what comes twice.
+const TWICE: Duration = Duration::from_millis(500);
 
 /// How often a count is asked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -47,11 +58,10 @@ pub(super) async fn park(stage: &Stage<'_>, count: usize) -> Result<Parked, Erro
     let park = stage.clock.now().saturating_duration_since(begun);
     let resumed = stage.clock.now();
     tenant.post(&format!("{path}/resume"), &json!({})).await?;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(BEGINNING).await;
     let in_flight_max = stage.receiver.in_flight_max("parked");
     drop(stage.receiver.wait_for("parked", count, STEP_MAX).await);
-    // What comes twice may come a moment later.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(TWICE).await;
     let receipts = stage.receiver.received("parked");
     let (mut seen, mut newest, mut out_of_order): (HashMap<u64, Instant>, u64, u64) =
         (HashMap::new(), 0, 0);
@@ -80,7 +90,40 @@ pub(super) async fn park(stage: &Stage<'_>, count: usize) -> Result<Parked, Erro
 pub(super) async fn measure(stage: &Stage<'_>, count: usize) -> Result<Vec<Rate>, Error> {
     let one = through(stage, 1, count).await?;
     let many = through(stage, CHANNELS, count).await?;
-    Ok(vec![one, many, plain(stage, count).await?])
+    Ok(vec![one, many, bare(stage, count).await?, plain(stage, count).await?])
+}
+
+/// Deliveries a second into the queue, on a node that only routes: `routed` tells how many it has in all.
+pub(super) async fn route(
+    stage: &Stage<'_>,
+    count: usize,
+    routed: impl AsyncFn() -> Result<u64, Error>,
+) -> Result<Rate, Error> {
+    let mut tenant = stage.tenant(None).await?;
+    for number in 0..CHANNELS {
+        tenant.channel(&stage.receiver.url(&format!("routed-{number}")), json!({})).await?;
+    }
+    let place = tenant.conversation().await?;
+    let messages = (count / CHANNELS).max(1);
+    let wanted = u64::try_from(messages * CHANNELS).unwrap_or(u64::MAX);
+    let (usage, before, begun) = (Usage::of(stage.target.pid), routed().await?, stage.clock.now());
+    tenant.burst(&place, messages).await?;
+    let mut done = 0;
+    while done < wanted && stage.clock.now() < begun + STEP_MAX {
+        tokio::time::sleep(LOOK).await;
+        done = routed().await? - before;
+    }
+    let span = stage.clock.now().saturating_duration_since(begun);
+    let what = format!("the router alone, {CHANNELS} channels, the sends included");
+    Ok(Rate { what, per_second: rate(done, span), cpu_us: cpu_each(stage, usage, done) })
+}
+
+/// CPU time of the server for each of so many, in microseconds.
+fn cpu_each(stage: &Stage<'_>, before: Option<Usage>, done: u64) -> Option<f64> {
+    let spent = Usage::of(stage.target.pid)?.cpu.saturating_sub(before?.cpu);
+    #[expect(clippy::cast_precision_loss, reason = "a count of deliveries")]
+    let each = spent.as_secs_f64() * 1e6 / (done.max(1)) as f64;
+    Some(each)
 }
 
 async fn through(stage: &Stage<'_>, channels: usize, count: usize) -> Result<Rate, Error> {
@@ -100,27 +143,61 @@ async fn through(stage: &Stage<'_>, channels: usize, count: usize) -> Result<Rat
         drop(stage.receiver.wait_for(&format!("rate-{number}"), each, STEP_MAX).await);
     }
     let span = stage.clock.now().saturating_duration_since(begun);
-    let after = Usage::of(stage.target.pid);
     let done: usize = (0..channels).map(|n| stage.receiver.distinct(&format!("rate-{n}"))).sum();
-    let cpu = before.zip(after).map(|(before, after)| after.cpu.saturating_sub(before.cpu));
+    let done = u64::try_from(done).unwrap_or(0);
+    let cpu_us = cpu_each(stage, before, done);
     for id in ids {
         tenant.delete_channel(&id).await?;
     }
-    let done = u64::try_from(done).unwrap_or(0);
-    #[expect(clippy::cast_precision_loss, reason = "a count of deliveries")]
-    let cpu_us = cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / (done.max(1)) as f64);
     let what = format!("{channels} channel(s), from the first send to the last receipt");
     Ok(Rate { what, per_second: rate(done, span), cpu_us })
 }
 
-/// The same receiver, posted to by a plain client: the ceiling.
+/// A body about as long as that of a delivery.
+fn body() -> String {
+    format!("{{\"type\":\"message\",\"data\":{{\"text\":\"{}\"}}}}", "x".repeat(300))
+}
+
+/// The same receiver, posted to with the library that deliveries are made with: the ceiling.
 async fn plain(stage: &Stage<'_>, count: usize) -> Result<Rate, Error> {
     stage.receiver.clear();
+    let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+    let (url, body) = (stage.receiver.url("plain"), Bytes::from(body()));
+    let lost = |source| Error::Io { doing: "posting to the receiver", source };
+    let begun = stage.clock.now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let (client, url, body) = (client.clone(), url.clone(), body.clone());
+        tasks.spawn(async move {
+            for _ in 0..count / CONNECTIONS {
+                let request = Request::post(&url)
+                    .header("content-type", "application/json")
+                    .header("webhook-id", "plain")
+                    .body(Full::new(body.clone()))
+                    .map_err(std::io::Error::other)?;
+                let answer = client.request(request).await.map_err(std::io::Error::other)?;
+                answer.into_body().collect().await.map_err(std::io::Error::other)?;
+            }
+            Ok::<(), std::io::Error>(())
+        });
+    }
+    for done in tasks.join_all().await {
+        done.map_err(lost)?;
+    }
+    let span = stage.clock.now().saturating_duration_since(begun);
+    let done = u64::try_from(stage.receiver.count("plain")).unwrap_or(0);
+    let what = "the client's library alone, 20 connections".to_owned();
+    Ok(Rate { what, per_second: rate(done, span), cpu_us: None })
+}
+
+/// The same receiver, posted to with prepared bytes, whose answers are hardly read: what the receiver can take.
+async fn bare(stage: &Stage<'_>, count: usize) -> Result<Rate, Error> {
+    stage.receiver.clear();
     let address = stage.receiver.address();
-    let body = format!("{{\"type\":\"message\",\"data\":{{\"text\":\"{}\"}}}}", "x".repeat(300));
+    let body = body();
     let request = format!(
-        "POST /hook/plain HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-         webhook-id: plain\r\nContent-Length: {}\r\n\r\n{body}",
+        "POST /hook/bare HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         webhook-id: bare\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
     let begun = stage.clock.now();
@@ -134,7 +211,7 @@ async fn plain(stage: &Stage<'_>, count: usize) -> Result<Rate, Error> {
     let done = futures_util::future::try_join_all(loops).await;
     done.map_err(|source| Error::Io { doing: "posting to the receiver", source })?;
     let span = stage.clock.now().saturating_duration_since(begun);
-    let done = u64::try_from(stage.receiver.count("plain")).unwrap_or(0);
-    let what = "a plain client with 20 connections".to_owned();
+    let done = u64::try_from(stage.receiver.count("bare")).unwrap_or(0);
+    let what = "prepared bytes over 20 connections".to_owned();
     Ok(Rate { what, per_second: rate(done, span), cpu_us: None })
 }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use clap::Args;
 
 use super::pool::raise_file_limit;
-use crate::bench::deliver::{self, Fault, Options, Target, of_deliver};
-use crate::cli::apart::{ADMIN_TOKEN, Apart, Services};
+use crate::bench::Error;
+use crate::bench::deliver::{self, Fault, Options, Rate, Target, of_deliver};
+use crate::cli::apart::{ADMIN_TOKEN, Apart, Services, sum_of};
+use crate::cli::operator;
 use crate::clock::Clock;
 use crate::load::Narrator;
 use crate::sandbox::Install;
@@ -44,6 +46,9 @@ pub(in crate::cli) struct Arguments {
     /// Deliveries of a measurement of throughput; 0 leaves it out
     #[arg(long, default_value_t = 20_000)]
     deliveries: u32,
+    /// Deliveries of the measurement of the router; 0 leaves it out
+    #[arg(long, default_value_t = 50_000)]
+    routed: u32,
     /// Where programs are kept; the data of the run is beside them, and removed at the end
     #[arg(long, default_value = ".forebay")]
     data_dir: PathBuf,
@@ -84,16 +89,38 @@ pub(super) async fn run(arguments: Arguments, clock: &Clock) -> anyhow::Result<(
     let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
     let settings = [("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8"), ("DELIVERY_TIMEOUT_MS", "10000")];
     let server = Apart::start(&services, &settings, clock).await?;
-    let target = Target {
+    let narrator = Narrator::on_stderr();
+    let (target, options) = (target(&server, &services), arguments.options());
+    let found = deliver::run(&target, options, &narrator, clock).await;
+    narrator.finish();
+    let mut found = found?;
+    server.stop().await?;
+    if arguments.routed > 0 {
+        found.router = Some(router(&services, arguments.routed, clock).await?);
+    }
+    super::tell(&of_deliver(&found), &found, arguments.json.as_deref())
+}
+
+fn target(server: &Apart, services: &Services) -> Target {
+    Target {
         url: server.url.clone(),
         admin_token: ADMIN_TOKEN.to_owned(),
         pid: server.pid,
         data_dir: services.data_dir.clone(),
+    }
+}
+
+/// A node that only routes.
+async fn router(services: &Services, count: u32, clock: &Clock) -> anyhow::Result<Rate> {
+    let server = Apart::start(services, &[("FOREBAY_DELIVER", "route")], clock).await?;
+    let metrics = format!("{}/metrics", server.url);
+    let routed = async || {
+        let page = operator::probe(&metrics).await.map_err(std::io::Error::other);
+        let page = page.map_err(|source| Error::Io { doing: "reading metrics", source })?;
+        Ok(sum_of(&page, "forebay_routing_deliveries_total"))
     };
-    let narrator = Narrator::on_stderr();
-    let found = deliver::run(&target, arguments.options(), &narrator, clock).await;
-    narrator.finish();
-    let found = found?;
-    super::tell(&of_deliver(&found), &found, arguments.json.as_deref())?;
-    server.stop().await
+    let count = usize::try_from(count).unwrap_or(1);
+    let found = deliver::route(&target(&server, services), count, routed, clock).await?;
+    server.stop().await?;
+    Ok(found)
 }

@@ -155,14 +155,16 @@ impl House<'_> {
         }
     }
 
-    /// The routers and the workers, on a node that makes deliveries.
+    /// The routers, and on a node that makes deliveries the workers.
     pub(super) async fn deliveries(
         &self,
         directory: &Directory,
         node: NodeId,
         rng: &mut StdRng,
     ) -> Result<Option<Deliveries>, Error> {
-        let Some(settings) = &self.config.delivery else { return Ok(None) };
+        if !self.config.routes {
+            return Ok(None);
+        }
         let metrics = self.metrics.delivery.clone();
         for tail in self.journal.tails() {
             let parts = routing::Parts {
@@ -177,6 +179,7 @@ impl House<'_> {
                 Router::new(parts.clone(), tail.clone(), StdRng::from_rng(&mut rng)).run(stop)
             });
         }
+        let Some(settings) = &self.config.delivery else { return Ok(None) };
         let parts = delivery::Parts {
             log: self.log.clone(),
             journal: self.journal.clone(),

@@ -52,6 +52,22 @@ fn a_full_line_overflows_and_what_waits_too_long_comes_back() {
 }
 
 #[test]
+fn a_due_retry_waits_no_longer_than_a_fresh_one_and_a_backlog_as_long_as_it_takes() {
+    let mut slots = Slots::new(Sizes::default());
+    let own = key(Tier::Standard, 1, 1);
+    for (class, item) in [(Class::Fresh, 1), (Class::Due, 2), (Class::Backlog, 3)] {
+        slots.push((own, class), None, item, start()).unwrap();
+    }
+    let items: Vec<_> = slots.expired(start() + WAIT_MAX).into_iter().map(|e| e.1).collect();
+    assert_eq!(items, [1, 2]);
+    assert!(slots.next_wake().is_none());
+    slots.push((own, Class::Due), None, 4, start()).unwrap();
+    let taken = slots.take_channel(own.lane, own.channel);
+    assert_eq!(taken.len(), 1, "the backlog's own is where it belongs");
+    assert_eq!(slots.start().map(|next| next.item), Some(3));
+}
+
+#[test]
 fn a_channel_that_is_set_apart_gives_up_its_line_in_order() {
     let mut slots = Slots::new(Sizes::default());
     for item in 0..6 {
@@ -126,15 +142,15 @@ fn busy_tiers_share_by_their_sizes() {
 proptest! {
     #[test]
     fn no_cap_is_ever_passed_and_everything_comes_out_once(
-        steps in prop::collection::vec((0_u8..4, 0_u8..3, 0_u8..5, 0_u16..12, any::<bool>()), 1..400),
+        steps in prop::collection::vec((0_u8..4, 0_u8..3, 0_u8..5, 0_u16..12, 0_usize..3), 1..400),
     ) {
         let mut slots = Slots::new(Sizes::default());
         let (mut running, mut given, mut seen) = (Vec::new(), 0_u32, std::collections::BTreeSet::new());
         let mut now = start();
-        for (step, tier, tenant, channel, backlog) in steps {
+        for (step, tier, tenant, channel, class) in steps {
             let tier = [Tier::High, Tier::Standard, Tier::Bulk][usize::from(tier)];
             let key = key(tier, tenant, channel + u16::from(tenant) * 100 + tier as u16 * 1_000);
-            let class = if backlog { Class::Backlog } else { Class::Fresh };
+            let class = Class::ALL[class];
             match step {
                 0 | 1 => if slots.push((key, class), None, given, now).is_ok() { given += 1 },
                 2 => while let Some(next) = slots.start() {
@@ -154,7 +170,7 @@ proptest! {
             prop_assert!(slots.in_flight.iter().sum::<usize>() <= 35);
             for tier in [Tier::High, Tier::Standard, Tier::Bulk] {
                 let half = slots.size(tier) / 2;
-                prop_assert!(slots.backlog[tier as usize] <= half);
+                prop_assert!(slots.older[tier as usize] <= half);
                 let own = |(of, _): &&(Tier, TenantId)| *of == tier;
                 prop_assert!(slots.tenants.keys().filter(own).all(|k| slots.tenants[k].in_flight <= half));
             }

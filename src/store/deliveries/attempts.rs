@@ -82,6 +82,38 @@ pub async fn insert_batch(
     Ok(())
 }
 
+/// Which of these outcomes have no row as they say, or a delivery that does not count them.
+///
+/// # Errors
+/// [`Error::Statement`] or [`Error::Unstorable`].
+pub async fn differing(
+    conn: &mut PgConnection,
+    outcomes: &[&Outcome],
+) -> Result<Vec<(DeliveryId, u32)>, Error> {
+    let numbers = outcomes.iter().map(|o| i32::try_from(o.attempt));
+    let attempt: Result<Vec<_>, _> = numbers.collect();
+    let attempt = attempt.map_err(|_beyond| Error::Unstorable { column: "attempt" })?;
+    let id: Vec<_> = outcomes.iter().map(|o| o.delivery.uuid()).collect();
+    let at: Vec<_> = outcomes.iter().map(|o| o.began_at.to_offset()).collect();
+    let status: Vec<_> = outcomes.iter().map(|o| o.status.map(i32::from)).collect();
+    let state: Vec<_> = outcomes.iter().map(|o| o.fate.as_str()).collect();
+    let reason: Vec<_> = outcomes.iter().map(|o| o.reason.map(Reason::as_str)).collect();
+    let rows = sqlx::query_file!(
+        "src/store/sql/compare_attempts.sql",
+        &id,
+        &at,
+        &attempt,
+        &status as &[Option<i32>],
+        &state as &[&str],
+        &reason as &[Option<&str>]
+    )
+    .fetch_all(conn)
+    .await
+    .map_err(while_doing("compare attempts"))?;
+    let named = |id, attempt| (DeliveryId::from_uuid(id), u32::try_from(attempt).unwrap_or(0));
+    Ok(rows.into_iter().map(|row| named(row.id, row.attempt)).collect())
+}
+
 /// The attempts of a delivery, the oldest first, [`LIST_MAX`] at most.
 ///
 /// # Errors
