@@ -82,7 +82,8 @@ pub struct Load {
 impl Load {
     /// Channels and conversations, made at the first of the addresses.
     pub async fn prepare(course: Course, addresses: &Addresses) -> Self {
-        let tenant = Client::tenant_at(addresses.read().unwrap()[0]).await;
+        let first = addresses.read().unwrap()[0];
+        let tenant = Client::tenant_at(first).await;
         let (receiver, mut channels) = (super::super::receiver(), Vec::new());
         for number in 0..CHANNELS {
             let (channel, _) =
