@@ -250,3 +250,23 @@ fn promises(options: Options) -> Course {
     let expect = Expect { silence: Silence::Kept, ..Expect::default() };
     Course::Steps(Plan { expect, ..plan })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_by_another_name_is_in_the_catalogue() {
+        let is_there = |name: &str| ALL.iter().any(|scenario| scenario.name == name);
+        assert!(SHORT.into_iter().all(is_there) && is_there(SELF_TEST));
+    }
+
+    #[test]
+    fn each_kill_is_followed_by_its_start() {
+        let steps = kills(2, (secs(5), secs(7), secs(1)), |_, deed| Act::Log(0, deed));
+        let of = |at, deed| (secs(at), Act::Log(0, deed));
+        let wanted =
+            [of(5, Deed::Kill), of(6, Deed::Start), of(12, Deed::Kill), of(13, Deed::Start)];
+        assert_eq!(steps, wanted);
+    }
+}
