@@ -4,16 +4,14 @@
 
 pub mod append;
 pub mod deliver;
-pub mod lineup;
 pub mod live;
 pub mod machine;
 pub mod pool;
 pub mod reference;
 pub mod report;
-pub mod rows;
 pub mod send;
 
-pub use reference::raw;
+pub use reference::{lineup, raw, rows};
 
 use crate::lifecycle::Failure;
 use crate::{load, sandbox, store};

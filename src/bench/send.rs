@@ -2,7 +2,9 @@
 //! Promises that each variant meets an idle machine: before the next round the projector has caught up.
 //! Does not judge; the report shows each figure beside its references.
 
+pub mod offered;
 mod rounds;
+mod table;
 
 use std::fmt;
 use std::future::Future;
@@ -11,6 +13,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
+
+pub use self::table::of_load;
 
 use self::rounds::Bench;
 use super::Error;
@@ -141,6 +145,8 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Taken {
+    /// Sends that were acknowledged meanwhile, those of the warm-up included.
+    pub acknowledged: u64,
     /// Processor seconds of the server, warm-up included.
     pub server_cpu_seconds: Option<f64>,
     /// Processor seconds of the NATS server.
@@ -168,13 +174,28 @@ pub async fn run(
     narrator: &Narrator,
     clock: &Clock,
 ) -> Result<Report, Error> {
+    let mut bench = prepare(target, options, hooks, narrator, clock).await?;
+    let ended = bench.all_rounds().await;
+    bench.remove_references().await?;
+    ended?;
+    bench.finish().await
+}
+
+/// Starts the references, opens the conversations and looks at the machine.
+async fn prepare<'a>(
+    target: &'a Target,
+    options: Options,
+    hooks: &'a Hooks,
+    narrator: &'a Narrator,
+    clock: &'a Clock,
+) -> Result<Bench<'a>, Error> {
     let compares = options.variants.iter().any(|variant| !variant.is_forebay());
     let references =
         if compares { Some(References::start(target.places.clone(), clock).await?) } else { None };
     narrator.line(&format!("opening {} conversations", options.conversations));
     let conversations =
         open_conversations(&target.url, &target.api_key, options.conversations.max(1)).await?;
-    let mut bench = Bench {
+    Ok(Bench {
         report: Report {
             at: clock.timestamp().to_string(),
             machine: Machine::look(&target.data_dir, clock).await?,
@@ -192,13 +213,7 @@ pub async fn run(
         conversations,
         ledger: Ledger::default(),
         run: seed_of_keys(clock),
-    };
-    let ended = bench.all_rounds().await;
-    if let Some(references) = bench.references.take() {
-        references.remove().await?;
-    }
-    ended?;
-    bench.finish().await
+    })
 }
 
 /// Keys of this benchmark differ from those of one that was started in another millisecond.

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::sandbox::Scratch;
 use super::{operator, say};
 use crate::clock::Clock;
-use crate::event::{ConversationId, Partitions, Record};
+use crate::event::{ConversationId, Partitions, Record, TenantId};
 use crate::load::{Entry, entries_of};
 use crate::log::{Log, Namespace, Settings};
 use crate::sandbox::{Durability, Install, Nats, Options, Postgres, provide};
@@ -78,12 +78,15 @@ pub(crate) struct Apart {
     pub(crate) url: String,
     pub(crate) pid: u32,
     pub(crate) api_key: String,
+    /// The tenant of the key.
+    pub(crate) tenant: TenantId,
     child: Child,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Created {
+    id: TenantId,
     api_key: String,
 }
 
@@ -114,8 +117,8 @@ impl Apart {
         let pid = child.id().context("the server has ended")?;
         let url = format!("http://{listen}");
         wait_until_ready(&url, &mut child, clock.now() + READY_MAX, clock).await?;
-        let Created { api_key } = create_tenant(&listen).await?;
-        Ok(Self { url, pid, api_key, child })
+        let Created { id: tenant, api_key } = create_tenant(&listen).await?;
+        Ok(Self { url, pid, api_key, tenant, child })
     }
 
     /// Lets it drain and waits for its end.

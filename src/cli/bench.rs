@@ -4,11 +4,12 @@
 
 mod deliver;
 mod live;
+mod load;
 mod pool;
+mod send;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,18 +17,16 @@ use clap::{Args, Subcommand};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
-use super::apart::{self, Apart, Services};
+use super::Failed;
+use super::apart::{self, Services};
 use super::serve::{self, Server};
-use super::{Failed, operator};
-use crate::bench::lineup::{Places, Variant};
-use crate::bench::send::{self, Answer, Hook, Hooks, Pids, Target};
+use crate::bench::send::{Answer, Hook};
 use crate::bench::{append, report};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::event::{ConversationId, Partitions, TenantId};
+use crate::event::{ConversationId, TenantId};
 use crate::journal::{self, Draft, Verdict};
 use crate::load::{Audit, Entry, Narrator};
-use crate::log::{Log, streams};
 use crate::sandbox::Install;
 
 /// The namespace of the measured server: the default.
@@ -40,7 +39,9 @@ const APPEND_MAX: Duration = Duration::from_secs(2);
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum Command {
     /// Acknowledged sends over HTTP, with --compare beside their references
-    Send(SendArguments),
+    Send(send::Arguments),
+    /// Sends at fixed times, from far below the maximum to three times as many, beside INSERTs
+    Load(load::Arguments),
     /// Appends without HTTP: one node alone, and two nodes in turns
     Append(AppendArguments),
     /// More requests than connections can serve, for Forebay's pool, with --compare for sqlx's and PgBouncer too
@@ -60,7 +61,8 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     super::quiet_log_lines("error")?;
     match command {
-        Command::Send(arguments) => Box::pin(send(&arguments, &Clock::system())).await,
+        Command::Send(arguments) => Box::pin(send::run(&arguments, &Clock::system())).await,
+        Command::Load(arguments) => Box::pin(load::run(&arguments, &Clock::system())).await,
         Command::Append(arguments) => Box::pin(append(&arguments, &Clock::system())).await,
         Command::Pool(arguments) => Box::pin(pool::run(arguments, &Clock::system())).await,
         Command::Live(arguments) => Box::pin(live::run(arguments, &Clock::system())).await,
@@ -94,112 +96,18 @@ pub(super) struct Common {
 impl Common {
     /// Length of a round, between 0.1 s and an hour.
     fn round(&self) -> Duration {
-        let seconds = if self.seconds.is_finite() { self.seconds } else { 5.0 };
-        Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0))
+        seconds(self.seconds)
     }
+}
+
+/// A length that somebody asked for, between 0.1 s and an hour.
+fn seconds(asked: f64) -> Duration {
+    let seconds = if asked.is_finite() { asked } else { 5.0 };
+    Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0))
 }
 
 /// What runs before a round is measured: connections open, statements are prepared, caches warm.
 const WARMUP: Duration = Duration::from_secs(1);
-
-/// Arguments of `bench send`.
-#[derive(Args, Clone, Debug)]
-pub(super) struct SendArguments {
-    /// Connections, one measurement each
-    #[arg(long, value_delimiter = ',', default_value = "64,256")]
-    pub connections: Vec<u16>,
-    /// Measure the references too: direct and gathered INSERTs, raw records, no-op
-    #[arg(long)]
-    pub compare: bool,
-    /// Also measure Forebay with its projector held back during each round
-    #[arg(long)]
-    pub hold_projector: bool,
-    /// What all benchmarks take
-    #[command(flatten)]
-    pub common: Common,
-}
-
-impl SendArguments {
-    fn options(&self) -> send::Options {
-        let mut variants = vec![Variant::Forebay];
-        if self.hold_projector {
-            variants.push(Variant::ForebayHeld);
-        }
-        if self.compare {
-            variants.extend(Variant::REFERENCES);
-        }
-        let connections = self.connections.iter().filter(|count| **count > 0);
-        send::Options {
-            connections: connections.copied().collect(),
-            rounds: usize::from(self.common.rounds),
-            round: self.common.round(),
-            warmup: WARMUP,
-            body_bytes: self.common.payload,
-            conversations: usize::try_from(self.common.conversations).unwrap_or(1),
-            variants,
-        }
-    }
-}
-
-/// Measures sends, prints the table, writes the file. Fails when the audit is not clean.
-async fn send(arguments: &SendArguments, clock: &Clock) -> anyhow::Result<()> {
-    let services = Services::start(arguments.common.data_dir.clone(), Install::Allow).await?;
-    let server = Apart::start(&services, &[], clock).await?;
-    let log = services.log(NAMESPACE).await?;
-    let partitions = streams::shape(&log).await?.partitions;
-    let target = Target {
-        url: server.url.clone(),
-        api_key: server.api_key.clone(),
-        places: Places {
-            database_url: services.database_url.clone(),
-            nats_url: services.nats.url(),
-            name: format!("{NAMESPACE}-bench"),
-            partitions: usize::from(partitions.count()),
-        },
-        data_dir: services.data_dir.clone(),
-        pids: Pids {
-            server: Some(server.pid),
-            nats: Some(services.nats.pid()),
-            postgres: Some(services.postgres.lock().await.pid()),
-        },
-    };
-    let hooks = hooks(&services, &server.url, (log, partitions));
-    let narrator = Narrator::on_stderr();
-    let found = send::run(&target, arguments.options(), &hooks, &narrator, clock).await?;
-    narrator.finish();
-    tell(&report::of_send(&found), &found, arguments.common.json.as_deref())?;
-    server.stop().await?;
-    verdict(found.audit)
-}
-
-/// What the benchmark asks of the server's owner. Holding the projector back is stopping its Postgres: sends need none.
-fn hooks(services: &Services, url: &str, (log, partitions): (Log, Partitions)) -> Hooks {
-    let (postgres, metrics) = (Arc::clone(&services.postgres), format!("{url}/metrics"));
-    let lag = move |()| -> Answer<u64> {
-        let metrics = metrics.clone();
-        Box::pin(async move {
-            let page = operator::probe(&metrics).await?;
-            let appended = apart::sum_of(&page, "forebay_journal_appended_events_total");
-            Ok(appended.saturating_sub(apart::sum_of(&page, "forebay_projection_rows_total")))
-        })
-    };
-    let hold = move |projector| -> Answer<()> {
-        let postgres = Arc::clone(&postgres);
-        Box::pin(async move {
-            let postgres = postgres.lock().await;
-            match projector {
-                send::Projector::Hold => postgres.pause().await,
-                send::Projector::Run => postgres.resume(),
-            }
-            Ok(())
-        })
-    };
-    let stored = move |conversations: Vec<ConversationId>| -> Answer<Vec<Entry>> {
-        let log = log.clone();
-        Box::pin(async move { Ok(apart::stored(&log, partitions, &conversations).await?) })
-    };
-    Hooks { lag: Some(Box::new(lag)), hold: Some(Box::new(hold)), stored: Some(Box::new(stored)) }
-}
 
 /// Measures appends, prints the table, writes the file. Fails when the audit is not clean.
 async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()> {

@@ -20,6 +20,14 @@ use crate::load::{
     self, Amount, Keys, Ledger, Narrator, OnOverload, OnRefusal, Pace, Round, Watch,
 };
 
+/// One load on one server.
+#[derive(Clone, Debug)]
+pub(super) struct Drive {
+    pub(super) url: String,
+    pub(super) connections: u16,
+    pub(super) pace: Pace,
+}
+
 /// A benchmark under way.
 pub(super) struct Bench<'a> {
     pub(super) target: &'a Target,
@@ -55,7 +63,9 @@ impl Bench<'_> {
         self.narrator
             .moment(&format!("round {} of {rounds}: {label}, {connections} connections", nth + 1));
         if variant.is_forebay() {
-            let (round, taken) = self.forebay_round(variant, connections).await?;
+            let drive = self.drive(self.target.url.clone(), connections);
+            let held = variant == Variant::ForebayHeld;
+            let (round, taken) = self.forebay_round(held, drive).await?;
             self.report.measured[place].taken.push(taken);
             self.report.measured[place].rounds.push(round);
         } else {
@@ -80,28 +90,37 @@ impl Bench<'_> {
         variant: Variant,
         connections: u16,
     ) -> Result<Round, Error> {
-        let Some(references) = &self.references else {
-            return Ok(Round::default());
-        };
-        references.empty().await?;
-        let url = references.url(variant).map(str::to_owned);
-        match url {
-            Some(url) => Ok(self.load(url, connections).await?.0),
+        match self.emptied(variant).await? {
+            Some(url) => {
+                let drive = self.drive(url, connections);
+                Ok(self.load(drive).await?.0)
+            }
             None => self.raw_round(connections).await,
         }
     }
 
-    async fn forebay_round(
+    /// Takes away what an earlier round left, and says where a reference listens.
+    pub(super) async fn emptied(&self, variant: Variant) -> Result<Option<String>, Error> {
+        let Some(references) = &self.references else { return Ok(None) };
+        references.empty().await?;
+        Ok(references.url(variant).map(str::to_owned))
+    }
+
+    /// A closed loop on this server, over so many connections.
+    pub(super) fn drive(&self, url: String, connections: u16) -> Drive {
+        Drive { url, connections, pace: Pace::AnswerByAnswer }
+    }
+
+    pub(super) async fn forebay_round(
         &mut self,
-        variant: Variant,
-        connections: u16,
+        held: bool,
+        drive: Drive,
     ) -> Result<(Round, Taken), Error> {
-        let held = variant == Variant::ForebayHeld;
         if held {
             self.hold(Projector::Hold).await?;
         }
         let before = self.usage();
-        let loaded = self.load(self.target.url.clone(), connections).await;
+        let loaded = self.load(drive).await;
         let after = self.usage();
         let lag = self.lag().await;
         if held {
@@ -112,6 +131,7 @@ impl Bench<'_> {
         let span = self.report.options.warmup + self.report.options.round;
         let projected = lag.map(|lag| (ledger.len() as u64).saturating_sub(lag));
         let taken = Taken {
+            acknowledged: ledger.len() as u64,
             lag_at_end: lag,
             projected_per_second: projected.filter(|_| !held).map(|rows| rate(rows, span)),
             caught_up_per_second: self.catch_up(lag).await?,
@@ -124,19 +144,19 @@ impl Bench<'_> {
         Ok((round, taken))
     }
 
-    async fn load(&mut self, url: String, connections: u16) -> Result<(Round, Ledger), Error> {
+    pub(super) async fn load(&mut self, drive: Drive) -> Result<(Round, Ledger), Error> {
         self.run = self.run.wrapping_add(1);
         let options = &self.report.options;
         let plan = load::Plan {
-            url,
+            url: drive.url,
             api_key: self.target.api_key.clone(),
             conversations: self.conversations.clone(),
-            connections,
+            connections: drive.connections,
             amount: Amount::For(options.round),
             warmup: options.warmup,
             body_bytes: options.body_bytes,
             keys: Keys::Given,
-            pace: Pace::AnswerByAnswer,
+            pace: drive.pace,
             on_refusal: OnRefusal::GoOn,
             on_overload: OnOverload::PressOn,
             run: self.run,
@@ -234,6 +254,14 @@ impl Bench<'_> {
         }
         let took = self.clock.now().saturating_duration_since(began);
         Ok((lag >= LAG_WORTH_MEASURING).then(|| rate(lag, took)))
+    }
+
+    /// Ends the references and takes away what they made.
+    pub(super) async fn remove_references(&mut self) -> Result<(), Error> {
+        match self.references.take() {
+            Some(references) => references.remove().await,
+            None => Ok(()),
+        }
     }
 
     /// Audits the receipts and gives the report.

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::Error;
+use crate::bench::Error;
 use crate::event::{ConversationId, MessageId};
 
 /// Connections of the direct variant's pool: Forebay's own default pool size.
