@@ -3,10 +3,12 @@
 //! Does not start Forebay; it is given a running one.
 
 pub mod append;
+pub mod backlog;
 pub mod deliver;
 pub mod live;
 pub mod machine;
 pub mod pool;
+pub mod read;
 pub mod reference;
 pub mod report;
 pub mod send;
@@ -72,6 +74,15 @@ pub enum Error {
         /// How the calls ended instead.
         reasons: std::collections::BTreeMap<String, u64>,
     },
+    /// The log cannot be read.
+    #[error("reading the log")]
+    Log(#[source] crate::log::Error),
+    /// A record that was to be put into the log is none.
+    #[error("making a record")]
+    Encode(#[source] crate::event::record::CodecError),
+    /// The log does not take what it is to be filled with.
+    #[error("filling the log: {0}")]
+    NotStored(String),
     /// Forebay's pool refused something that was no request of the measurement.
     #[error("opening Forebay's pool")]
     Store(#[source] store::Error),

@@ -19,7 +19,7 @@ pub use self::table::of_load;
 use self::rounds::Bench;
 use super::Error;
 use super::lineup::{Places, References, Variant};
-use super::machine::Machine;
+use super::machine::{Cost, Machine, Pids};
 use crate::clock::Clock;
 use crate::event::ConversationId;
 use crate::lifecycle::Failure;
@@ -38,17 +38,6 @@ pub struct Target {
     pub data_dir: PathBuf,
     /// Processes to watch.
     pub pids: Pids,
-}
-
-/// Processes whose consumption is told, as far as they are known and on this machine.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pids {
-    /// The Forebay server, if it is a process of its own.
-    pub server: Option<u32>,
-    /// The NATS server.
-    pub nats: Option<u32>,
-    /// Postgres' first process.
-    pub postgres: Option<u32>,
 }
 
 /// How to measure.
@@ -145,16 +134,9 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Taken {
-    /// Sends that were acknowledged meanwhile, those of the warm-up included.
-    pub acknowledged: u64,
-    /// Processor seconds of the server, warm-up included.
-    pub server_cpu_seconds: Option<f64>,
-    /// Processor seconds of the NATS server.
-    pub nats_cpu_seconds: Option<f64>,
-    /// Processor seconds of Postgres.
-    pub postgres_cpu_seconds: Option<f64>,
-    /// The server's resident memory after the round, in bytes.
-    pub server_rss_bytes: Option<u64>,
+    /// For the sends that were acknowledged, warm-up included.
+    #[serde(flatten)]
+    pub cost: Cost,
     /// Events that were acknowledged but not projected when the round was over.
     pub lag_at_end: Option<u64>,
     /// Rows a second that the projector wrote during the round, under load.

@@ -30,7 +30,7 @@ pub(crate) const ADMIN_TOKEN: &str = "operator-of-the-benchmark";
 const READY_MAX: Duration = Duration::from_mins(1);
 
 /// How often it is asked whether it is.
-const READY_PAUSE: Duration = Duration::from_millis(50);
+const READY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The services that a benchmark has to itself.
 #[derive(Debug)]
@@ -78,6 +78,8 @@ pub(crate) struct Apart {
     pub(crate) url: String,
     pub(crate) pid: u32,
     pub(crate) api_key: String,
+    /// How long it took from the start of the process until it was ready.
+    pub(crate) ready_after: Duration,
     /// The tenant of the key.
     pub(crate) tenant: TenantId,
     child: Child,
@@ -113,12 +115,14 @@ impl Apart {
             .stderr(log)
             .process_group(0)
             .kill_on_drop(true);
+        let begun = clock.now();
         let mut child = command.spawn().context("starting the server")?;
         let pid = child.id().context("the server has ended")?;
         let url = format!("http://{listen}");
         wait_until_ready(&url, &mut child, clock.now() + READY_MAX, clock).await?;
+        let ready_after = clock.now().saturating_duration_since(begun);
         let Created { id: tenant, api_key } = create_tenant(&listen).await?;
-        Ok(Self { url, pid, api_key, tenant, child })
+        Ok(Self { url, pid, api_key, ready_after, tenant, child })
     }
 
     /// Lets it drain and waits for its end.

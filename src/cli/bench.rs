@@ -2,11 +2,16 @@
 //! Promises a table on standard output and, with `--json`, the same figures with all rounds in a file.
 //! Does not measure; the bench room does.
 
+mod all;
 mod deliver;
+mod growth;
 mod live;
 mod load;
 mod pool;
+mod project;
+mod read;
 mod send;
+mod start;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,8 +23,9 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 
 use super::Failed;
-use super::apart::{self, Services};
+use super::apart::{self, Apart, Services};
 use super::serve::{self, Server};
+use crate::bench::backlog::Place;
 use crate::bench::send::{Answer, Hook};
 use crate::bench::{append, report};
 use crate::clock::Clock;
@@ -27,6 +33,7 @@ use crate::config::Config;
 use crate::event::{ConversationId, TenantId};
 use crate::journal::{self, Draft, Verdict};
 use crate::load::{Audit, Entry, Narrator};
+use crate::log::streams;
 use crate::sandbox::Install;
 
 /// The namespace of the measured server: the default.
@@ -53,6 +60,16 @@ pub(crate) enum Command {
     Pool(pool::Arguments),
     /// Sockets: memory of idle ones, fan-out, conversations of two, and many that come back at once
     Live(live::Arguments),
+    /// Pages of recent and of old history, alone and beside writes, beside the same SELECT
+    Read(read::Arguments),
+    /// A backlog written to Postgres, beside COPY of the same rows
+    Project(project::Arguments),
+    /// From the start of a server until it is ready, with and without much in the log
+    Start(start::Arguments),
+    /// What 10 and 100 times as many conversations, and 10 times the history, cost
+    Growth(growth::Arguments),
+    /// All of them, one after the other, with all reports in one file
+    All(all::Arguments),
     /// Webhooks: a healthy tenant beside a neighbour in trouble, parking and release, throughput
     Deliver(deliver::Arguments),
 }
@@ -66,6 +83,11 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Append(arguments) => Box::pin(append(&arguments, &Clock::system())).await,
         Command::Pool(arguments) => Box::pin(pool::run(arguments, &Clock::system())).await,
         Command::Live(arguments) => Box::pin(live::run(arguments, &Clock::system())).await,
+        Command::Read(arguments) => Box::pin(read::run(&arguments, &Clock::system())).await,
+        Command::Project(arguments) => Box::pin(project::run(&arguments, &Clock::system())).await,
+        Command::Start(arguments) => Box::pin(start::run(&arguments, &Clock::system())).await,
+        Command::Growth(arguments) => Box::pin(growth::run(&arguments, &Clock::system())).await,
+        Command::All(arguments) => Box::pin(all::run(&arguments, &Clock::system())).await,
         Command::Deliver(arguments) => Box::pin(deliver::run(arguments, &Clock::system())).await,
     }
 }
@@ -108,6 +130,15 @@ fn seconds(asked: f64) -> Duration {
 
 /// What runs before a round is measured: connections open, statements are prepared, caches warm.
 const WARMUP: Duration = Duration::from_secs(1);
+
+/// Where a measured server has its log and its tables.
+async fn place(services: &Services, server: &Apart, clock: &Clock) -> anyhow::Result<Place> {
+    let log = services.log(NAMESPACE).await?;
+    let partitions = streams::shape(&log).await?.partitions;
+    let (tenant, database_url) = (server.tenant, services.database_url.clone());
+    let (pids, clock) = (send::pids(services, server).await, clock.clone());
+    Ok(Place { log, partitions, tenant, database_url, pids, clock })
+}
 
 /// Measures appends, prints the table, writes the file. Fails when the audit is not clean.
 async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()> {

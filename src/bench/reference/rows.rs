@@ -50,7 +50,7 @@ pub struct Table {
     clippy::disallowed_methods,
     reason = "the table exists during a benchmark only, so no build can check statements against it"
 )]
-fn statement(
+pub(in crate::bench) fn statement(
     sql: &'static str,
 ) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
     sqlx::query(sql)

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{Hooks, Measured, Projector, Report, Taken, Target, asked};
 use crate::bench::Error;
 use crate::bench::lineup::{References, Variant};
-use crate::bench::machine::Usage;
+use crate::bench::machine::{Cost, Meter};
 use crate::bench::report::{line_of_round, most_frequent};
 use crate::clock::Clock;
 use crate::event::ConversationId;
@@ -119,9 +119,9 @@ impl Bench<'_> {
         if held {
             self.hold(Projector::Hold).await?;
         }
-        let before = self.usage();
+        let meter = Meter::start(self.target.pids);
         let loaded = self.load(drive).await;
-        let after = self.usage();
+        let cost = meter.cost(0);
         let lag = self.lag().await;
         if held {
             self.hold(Projector::Run).await?;
@@ -131,14 +131,10 @@ impl Bench<'_> {
         let span = self.report.options.warmup + self.report.options.round;
         let projected = lag.map(|lag| (ledger.len() as u64).saturating_sub(lag));
         let taken = Taken {
-            acknowledged: ledger.len() as u64,
+            cost: Cost { operations: ledger.len() as u64, ..cost },
             lag_at_end: lag,
             projected_per_second: projected.filter(|_| !held).map(|rows| rate(rows, span)),
             caught_up_per_second: self.catch_up(lag).await?,
-            server_rss_bytes: after[0].map(|usage| usage.rss_bytes),
-            server_cpu_seconds: cpu_between(before[0], after[0]),
-            nats_cpu_seconds: cpu_between(before[1], after[1]),
-            postgres_cpu_seconds: cpu_between(before[2], after[2]),
         };
         self.ledger.absorb(ledger);
         Ok((round, taken))
@@ -218,15 +214,6 @@ impl Bench<'_> {
         Ok(Round::of(&outcome.total(), plan.length, outcome.unfinished))
     }
 
-    fn usage(&self) -> [Option<Usage>; 3] {
-        let pids = self.target.pids;
-        [
-            pids.server.and_then(Usage::of),
-            pids.nats.and_then(Usage::of),
-            pids.postgres.and_then(Usage::with_children),
-        ]
-    }
-
     async fn hold(&self, projector: Projector) -> Result<(), Error> {
         match &self.hooks.hold {
             Some(hold) => asked("asking the projector to wait or go on", hold(projector)).await,
@@ -267,7 +254,7 @@ impl Bench<'_> {
     /// Audits the receipts and gives the report.
     pub(super) async fn finish(mut self) -> Result<Report, Error> {
         self.report.acknowledged = self.ledger.len() as u64;
-        self.report.server_rss_bytes = self.usage()[0].map(|usage| usage.rss_bytes);
+        self.report.server_rss_bytes = self.target.pids.usage()[0].map(|usage| usage.rss_bytes);
         if let Some(stored) = &self.hooks.stored {
             self.narrator.moment("reading the log back for the audit");
             let stored = asked("reading the log back", stored(self.conversations)).await?;
@@ -289,7 +276,3 @@ const CATCH_UP_MAX: Duration = Duration::from_mins(5);
 
 /// How often the moving line is renewed; rare, because the line costs what is measured.
 const TELL_EVERY: Duration = Duration::from_millis(500);
-
-fn cpu_between(before: Option<Usage>, after: Option<Usage>) -> Option<f64> {
-    Some(after?.cpu.saturating_sub(before?.cpu).as_secs_f64())
-}

@@ -2,9 +2,10 @@
 //! Promises that each load stands beside the variant's own maximum, and each aim beside what was found.
 //! Does not print; the command does.
 
-use super::Taken;
 use super::offered::{Measured, Report, Step, Way};
-use crate::bench::report::{audit_line, grouped, machine_line, plain, plain_table};
+use crate::bench::report::{
+    audit_line, cost_of_thousand, grouped, machine_line, megabytes, met, plain, plain_table,
+};
 use crate::load::tally::precise;
 use crate::load::{Round, SHED};
 
@@ -79,23 +80,11 @@ fn table_of(measured: &Measured) -> comfy_table::Table {
             share(refused(round), round),
             if refused(round) > 0 { plain(round.refusal_p99_ms) } else { String::new() },
             share(shed(round), round),
-            taken.as_ref().map_or_else(String::new, cost),
-            taken
-                .and_then(|t| t.server_rss_bytes)
-                .map_or_else(String::new, |bytes| grouped(bytes / 1_000_000)),
+            taken.as_ref().map_or_else(String::new, |taken| cost_of_thousand(&taken.cost)),
+            taken.as_ref().map_or_else(String::new, |taken| megabytes(&taken.cost)),
         ]);
     }
     table
-}
-
-/// CPU seconds of a thousand acknowledged sends.
-fn cost(taken: &Taken) -> String {
-    let each = [taken.server_cpu_seconds, taken.nats_cpu_seconds, taken.postgres_cpu_seconds];
-    let of = |seconds: Option<f64>| {
-        let thousands = precise(taken.acknowledged.max(1)) / 1_000.0;
-        seconds.map_or_else(|| "?".to_owned(), |seconds| format!("{:.3}", seconds / thousands))
-    };
-    each.map(of).join(", ")
 }
 
 fn shed(round: &Round) -> u64 {
@@ -124,7 +113,8 @@ fn judged(measured: &Measured) -> Option<String> {
     let base = measured.quota.map_or(measured.maximum(), f64::from);
     let kept = step.round.per_second / base.max(1.0);
     let of = if measured.quota.is_some() { "quota" } else { "maximum" };
-    let memory = |step: &Step| step.taken.and_then(|taken| taken.server_rss_bytes).unwrap_or(0);
+    let memory =
+        |step: &Step| step.taken.and_then(|taken| taken.cost.server_rss_bytes).unwrap_or(0);
     let highest = measured.steps.iter().map(memory).max().unwrap_or(0);
     let grown = highest.saturating_sub(measured.steps.first().map_or(0, memory));
     let mut parts = vec![format!(
@@ -149,14 +139,11 @@ fn judged(measured: &Measured) -> Option<String> {
     Some(format!("{} at {} %: {}", measured.label, step.percent, parts.join("; ")))
 }
 
-/// How a table says whether an aim is met.
-const fn met(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "missed" }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::machine::Cost;
+    use crate::bench::send::Taken;
 
     fn measured(quota: Option<u32>, acknowledged_per_second: f64) -> Measured {
         let round = Round {
@@ -166,7 +153,10 @@ mod tests {
             refusal_p99_ms: 3.0,
             ..Round::default()
         };
-        let taken = |rss| Some(Taken { server_rss_bytes: Some(rss), ..Taken::default() });
+        let taken = |rss| {
+            let cost = Cost { server_rss_bytes: Some(rss), ..Cost::default() };
+            Some(Taken { cost, ..Taken::default() })
+        };
         let step = |percent, rss| Step {
             percent,
             offered_per_second: 10.0,

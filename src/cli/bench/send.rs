@@ -8,8 +8,9 @@ use clap::Args;
 
 use super::{Common, NAMESPACE, WARMUP};
 use crate::bench::lineup::{Places, Variant};
+use crate::bench::machine::Pids;
 use crate::bench::report;
-use crate::bench::send::{self, Answer, Hooks, Pids, Target};
+use crate::bench::send::{self, Answer, Hooks, Target};
 use crate::cli::apart::{self, Apart, Services};
 use crate::cli::operator;
 use crate::clock::Clock;

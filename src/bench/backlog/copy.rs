@@ -1,0 +1,92 @@
+//! The projector's reference: the same rows, copied into a table of the same shape with the same indexes.
+//! Promises as many connections as there are projectors, and a commit for as many rows as one of their batches has.
+//! Does not read a log, keep heads or move checkpoints: all of that is to its advantage.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sqlx::postgres::PgConnection;
+
+use super::fill::{Filling, Source};
+use super::{Place, database};
+use crate::bench::Error;
+use crate::bench::reference::rows::statement;
+use crate::event::{Body, Event, Partition};
+use crate::projection::BATCH_EVENTS_MAX;
+
+const SETUP: [&str; 3] = [
+    "DROP SCHEMA IF EXISTS forebay_bench CASCADE",
+    "CREATE SCHEMA forebay_bench",
+    "CREATE TABLE forebay_bench.messages (LIKE public.messages INCLUDING ALL)",
+];
+
+const COPY: &str = "COPY forebay_bench.messages (conversation_id, seq, position, fingerprint, at, size, partition, \
+     tenant_id, id, kind, client_id, text) FROM STDIN";
+
+/// Copies the events of a filling, and says how many there were and how long it took.
+pub(super) async fn copy(place: &Place, filling: Filling) -> Result<(u64, Duration), Error> {
+    let mut conn = place.connect().await?;
+    for sql in SETUP {
+        let made = statement(sql).execute(&mut conn).await;
+        made.map_err(database("making the table to copy into"))?;
+    }
+    let begun = place.clock.now();
+    let each = place.partitions.all().map(|partition| async move {
+        let mut conn = place.connect().await?;
+        copy_one(place, &mut conn, Source::new(place, filling, partition), partition).await
+    });
+    let counts = futures_util::future::try_join_all(each).await?;
+    let took = place.clock.now().saturating_duration_since(begun);
+    let removed = statement("DROP SCHEMA forebay_bench CASCADE").execute(&mut conn).await;
+    removed.map_err(database("removing the table that was copied into"))?;
+    Ok((counts.into_iter().sum(), took))
+}
+
+async fn copy_one(
+    place: &Place,
+    conn: &mut PgConnection,
+    mut source: Source,
+    partition: Partition,
+) -> Result<u64, Error> {
+    let batch = u64::try_from(BATCH_EVENTS_MAX).unwrap_or(u64::MAX);
+    let (mut rows, mut text) = (0, String::new());
+    loop {
+        let events = source.take(batch, place.clock.timestamp());
+        if events.is_empty() {
+            return Ok(rows);
+        }
+        text.clear();
+        for event in &events {
+            // Writing to a String cannot fail.
+            drop(write_row(&mut text, event, partition));
+        }
+        let mut copying =
+            conn.copy_in_raw(COPY).await.map_err(database("beginning to copy rows"))?;
+        copying.send(text.as_bytes()).await.map_err(database("copying rows"))?;
+        rows += copying.finish().await.map_err(database("committing copied rows"))?;
+    }
+}
+
+/// A row in the text format of `COPY`. No column of these events holds a character that would have to be escaped.
+fn write_row(text: &mut String, event: &Event, partition: Partition) -> std::fmt::Result {
+    let (client_id, body) = match &event.body {
+        Body::Message(message) => (
+            message.client_id.as_ref().map_or("\\N", |id| id.as_str()),
+            message.text.as_deref().unwrap_or("\\N"),
+        ),
+        Body::Opened(_) | Body::Closed | Body::Reopened => ("\\N", "\\N"),
+    };
+    writeln!(
+        text,
+        "{}\t{}\t1\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{client_id}\t{body}",
+        event.conversation.uuid(),
+        event.seq,
+        event.fingerprint.bits().cast_signed(),
+        event.at,
+        event.body.size(),
+        partition.number(),
+        event.tenant.uuid(),
+        event.id.uuid(),
+        event.kind(),
+    )
+}
