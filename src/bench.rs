@@ -81,8 +81,11 @@ pub enum Error {
     #[error("making a record")]
     Encode(#[source] crate::event::record::CodecError),
     /// The log does not take what it is to be filled with.
-    #[error("filling the log: {0}")]
-    NotStored(String),
+    #[error("filling the log: {0:?}")]
+    NotStored(crate::log::Outcome),
+    /// A chart cannot be drawn.
+    #[error("drawing a chart")]
+    Plot(#[source] plotters::drawing::DrawingAreaErrorKind<std::io::Error>),
     /// Forebay's pool refused something that was no request of the measurement.
     #[error("opening Forebay's pool")]
     Store(#[source] store::Error),

@@ -2,6 +2,8 @@
 //! Promises that no figure stands alone: each row has the spread over its rounds and its ratio to the references.
 //! Does not print; the command does.
 
+pub mod plot;
+
 use std::collections::BTreeMap;
 
 use comfy_table::presets::ASCII_MARKDOWN;

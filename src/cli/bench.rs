@@ -7,6 +7,7 @@ mod deliver;
 mod growth;
 mod live;
 mod load;
+mod plot;
 mod pool;
 mod project;
 mod read;
@@ -70,6 +71,8 @@ pub(crate) enum Command {
     Growth(growth::Arguments),
     /// All of them, one after the other, with all reports in one file
     All(all::Arguments),
+    /// Charts of reports that were written with --json
+    Plot(plot::Arguments),
     /// Webhooks: a healthy tenant beside a neighbour in trouble, parking and release, throughput
     Deliver(deliver::Arguments),
 }
@@ -88,6 +91,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Start(arguments) => Box::pin(start::run(&arguments, &Clock::system())).await,
         Command::Growth(arguments) => Box::pin(growth::run(&arguments, &Clock::system())).await,
         Command::All(arguments) => Box::pin(all::run(&arguments, &Clock::system())).await,
+        Command::Plot(arguments) => plot::run(&arguments),
         Command::Deliver(arguments) => Box::pin(deliver::run(arguments, &Clock::system())).await,
     }
 }

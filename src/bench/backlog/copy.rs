@@ -2,7 +2,6 @@
 //! Promises as many connections as there are projectors, and a commit for as many rows as one of their batches has.
 //! Does not read a log, keep heads or move checkpoints: all of that is to its advantage.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
@@ -57,8 +56,7 @@ async fn copy_one(
         }
         text.clear();
         for event in &events {
-            // Writing to a String cannot fail.
-            drop(write_row(&mut text, event, partition));
+            text.push_str(&row(event, partition));
         }
         let mut copying =
             conn.copy_in_raw(COPY).await.map_err(database("beginning to copy rows"))?;
@@ -68,7 +66,7 @@ async fn copy_one(
 }
 
 /// A row in the text format of `COPY`. No column of these events holds a character that would have to be escaped.
-fn write_row(text: &mut String, event: &Event, partition: Partition) -> std::fmt::Result {
+fn row(event: &Event, partition: Partition) -> String {
     let (client_id, body) = match &event.body {
         Body::Message(message) => (
             message.client_id.as_ref().map_or("\\N", |id| id.as_str()),
@@ -76,9 +74,8 @@ fn write_row(text: &mut String, event: &Event, partition: Partition) -> std::fmt
         ),
         Body::Opened(_) | Body::Closed | Body::Reopened => ("\\N", "\\N"),
     };
-    writeln!(
-        text,
-        "{}\t{}\t1\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{client_id}\t{body}",
+    format!(
+        "{}\t{}\t1\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{client_id}\t{body}\n",
         event.conversation.uuid(),
         event.seq,
         event.fingerprint.bits().cast_signed(),

@@ -151,10 +151,11 @@ impl Place {
             let version = crate::event::record::VERSION;
             let record = Record { version, id, node, events, outcomes: Vec::new() };
             let bytes = record.encode().map_err(Error::Encode)?.into();
-            match self.log.append(partition, Outgoing { id, expected, bytes }).await {
-                Outcome::Stored { position } => expected = position,
-                other => return Err(Error::NotStored(format!("{other:?}"))),
-            }
+            let outcome = self.log.append(partition, Outgoing { id, expected, bytes }).await;
+            let Outcome::Stored { position } = outcome else {
+                return Err(Error::NotStored(outcome));
+            };
+            expected = position;
             stored += count;
         }
     }

@@ -2,7 +2,7 @@
 //! Promises that the time ends when every checkpoint is at the end of its partition.
 //! Does not start the node; it is called when the node has just been started.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub struct Report {
 #[serde(rename_all = "camelCase")]
 pub struct Rows {
     /// How many.
-    pub rows: u64,
+    pub written: u64,
     /// How long it took, in seconds.
     pub seconds: f64,
     /// Rows a second.
@@ -59,7 +59,7 @@ impl Report {
     /// # Errors
     /// When the machine cannot be looked at.
     pub async fn begin(
-        data_dir: &PathBuf,
+        data_dir: &Path,
         (filling, filled): (Filling, &Filled),
         clock: &Clock,
     ) -> Result<Self, Error> {
@@ -103,7 +103,7 @@ pub async fn catch_up(place: &Place, events: u64, ready_after: Duration) -> Resu
     let rows = (precise(events) * share) as u64;
     let total = place.clock.now().saturating_duration_since(begun) + ready_after;
     Ok(Rows {
-        rows,
+        written: rows,
         seconds: took.as_secs_f64(),
         per_second: rate(rows, took),
         since_start_s: Some(total.as_secs_f64()),
@@ -119,7 +119,7 @@ pub async fn copy_rows(place: &Place, filling: Filling) -> Result<Rows, Error> {
     let meter = Meter::start(place.pids);
     let (rows, took) = copy::copy(place, filling).await?;
     Ok(Rows {
-        rows,
+        written: rows,
         seconds: took.as_secs_f64(),
         per_second: rate(rows, took),
         since_start_s: None,
@@ -148,7 +148,7 @@ pub fn of_project(report: &Report) -> String {
         for rows in list {
             table.add_row([
                 what.to_owned(),
-                grouped(rows.rows),
+                grouped(rows.written),
                 plain(rows.seconds),
                 plain(rows.per_second),
                 format!("{:.2}", rows.per_second / copying),

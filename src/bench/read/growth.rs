@@ -37,7 +37,7 @@ pub struct Report {
 #[serde(rename_all = "camelCase")]
 pub struct Size {
     /// Conversations, or events of history.
-    pub size: u64,
+    pub count: u64,
     /// The load: paced for sends, as fast as it goes for pages.
     pub round: Round,
     /// What it cost.
@@ -61,7 +61,7 @@ impl Plan {
     /// # Errors
     /// When the server is not reached.
     pub async fn send(&self, target: &Target, narrator: &Narrator) -> Result<Size, Error> {
-        let size = u64::try_from(target.recent.len()).unwrap_or(u64::MAX);
+        let count = u64::try_from(target.recent.len()).unwrap_or(u64::MAX);
         let mut reading = Reading { target, options: &self.options, narrator, run: seed(target) };
         let (round, cost) = reading.write(Pace::PerSecond(self.per_second)).await?;
         target.place.level().await?;
@@ -69,12 +69,12 @@ impl Plan {
         target.place.level().await?;
         narrator.line(&format!(
             "{} conversations: p99 {} ms at {}/s, at most {}/s",
-            grouped(size),
+            grouped(count),
             plain(round.p99_ms),
             plain(self.per_second),
             plain(fastest.per_second)
         ));
-        Ok(Size { size, round, cost, fastest: Some(fastest) })
+        Ok(Size { count, round, cost, fastest: Some(fastest) })
     }
 
     /// Reads old pages, of a history of so many events.
@@ -91,7 +91,7 @@ impl Plan {
         let found = reading.round(Age::Old, Who::Forebay, None).await?;
         let speed = plain(found.pages.per_second);
         narrator.line(&format!("{} events: {speed} old pages/s", grouped(events)));
-        Ok(Size { size: events, round: found.pages, cost: found.cost, fastest: None })
+        Ok(Size { count: events, round: found.pages, cost: found.cost, fastest: None })
     }
 }
 
@@ -133,7 +133,7 @@ pub fn of_growth(report: &Report) -> String {
             size.fastest.as_ref().map_or_else(String::new, |round| plain(of(round)))
         };
         sends.add_row([
-            grouped(size.size),
+            grouped(size.count),
             plain(size.round.p50_ms),
             plain(size.round.p99_ms),
             grouped(size.round.errors()),
@@ -153,7 +153,7 @@ pub fn of_growth(report: &Report) -> String {
     ]);
     for size in &report.reads {
         reads.add_row([
-            grouped(size.size),
+            grouped(size.count),
             plain(size.round.per_second),
             plain(size.round.p50_ms),
             plain(size.round.p99_ms),

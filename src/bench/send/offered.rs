@@ -22,6 +22,8 @@ use crate::load::{Audit, Narrator, Pace, Round};
 pub struct Options {
     /// Connections; each has one send under way at most.
     pub connections: u16,
+    /// Connections of the closed loops that find the maximum: as many as serve every variant well.
+    pub maximum_connections: u16,
     /// What is offered, in per cent of the variant's own maximum.
     pub percents: Vec<u32>,
     /// Length of a step.
@@ -99,7 +101,7 @@ pub struct Measured {
     pub label: &'static str,
     /// The quota, in messages a second, if there is one.
     pub quota: Option<u32>,
-    /// Closed loops over the same connections, before and after all steps: what is taken for the maximum is the first for
+    /// Closed loops, before and after all steps: what is taken for the maximum is the first for
     /// the offers, and the mean of both for the judgement.
     pub maxima: Vec<f64>,
     /// The loads, in the order in which they were offered.
@@ -182,6 +184,9 @@ struct Ladder<'a> {
 
 impl Ladder<'_> {
     async fn climb(&mut self) -> Result<(), Error> {
+        // The first round of a process is slower than all others: caches are cold, connections are made.
+        self.measure_maxima().await?;
+        self.ways.iter_mut().for_each(|measured| measured.maxima.clear());
         self.measure_maxima().await?;
         for nth in 0..self.options.percents.len() {
             let percent = self.options.percents[nth];
@@ -199,9 +204,10 @@ impl Ladder<'_> {
             if way == Way::WithQuota {
                 continue;
             }
-            let (round, _) = self.drive(way, Pace::AnswerByAnswer).await?;
+            let connections = self.options.maximum_connections;
+            let (round, _) = self.drive(way, connections, Pace::AnswerByAnswer).await?;
             let maximum = round.per_second;
-            self.tell(way, "the maximum", &round);
+            self.tell(way, ("the maximum", connections), &round);
             self.ways[place].maxima.push(maximum);
             if way == Way::Forebay {
                 self.ways[place + 1].maxima.push(maximum);
@@ -220,32 +226,33 @@ impl Ladder<'_> {
             self.limit(Some(quota)).await?;
         }
         let pace = Pace::Shared { per_second, patience: self.options.patience };
-        let driven = self.drive(way, pace).await;
+        let connections = self.options.connections;
+        let driven = self.drive(way, connections, pace).await;
         if way == Way::WithQuota {
             self.limit(None).await?;
         }
         let (round, taken) = driven?;
-        self.tell(way, &format!("{percent} % = {per_second:.0}/s"), &round);
+        self.tell(way, (&format!("{percent} % = {per_second:.0}/s"), connections), &round);
         let step = Step { percent, offered_per_second: per_second, round, taken };
         self.ways[place].steps.push(step);
         Ok(())
     }
 
-    async fn drive(&mut self, way: Way, pace: Pace) -> Result<(Round, Option<Taken>), Error> {
-        let connections = self.options.connections;
+    async fn drive(
+        &mut self,
+        way: Way,
+        connections: u16,
+        pace: Pace,
+    ) -> Result<(Round, Option<Taken>), Error> {
         self.bench.narrator.moment(&format!("{}, {pace:?}", way.label()));
-        match self.bench.emptied(way.variant()).await? {
-            Some(url) => {
-                let (round, _) = self.bench.load(Drive { url, connections, pace }).await?;
-                Ok((round, None))
-            }
-            None => {
-                let url = self.bench.target.url.clone();
-                let drive = Drive { url, connections, pace };
-                let (round, taken) = self.bench.forebay_round(false, drive).await?;
-                Ok((round, Some(taken)))
-            }
+        if let Some(url) = self.bench.emptied(way.variant()).await? {
+            let (round, _) = self.bench.load(Drive { url, connections, pace }).await?;
+            return Ok((round, None));
         }
+        let url = self.bench.target.url.clone();
+        let drive = Drive { url, connections, pace };
+        let (round, taken) = self.bench.forebay_round(false, drive).await?;
+        Ok((round, Some(taken)))
     }
 
     async fn limit(&self, quota: Option<u32>) -> Result<(), Error> {
@@ -255,9 +262,9 @@ impl Ladder<'_> {
         }
     }
 
-    fn tell(&self, way: Way, what: &str, round: &Round) {
+    fn tell(&self, way: Way, (what, connections): (&str, u16), round: &Round) {
         let label = format!("{} {what}", way.label());
-        self.bench.narrator.line(&line_of_round(&label, self.options.connections, 1, round));
+        self.bench.narrator.line(&line_of_round(&label, connections, 1, round));
     }
 }
 

@@ -28,6 +28,13 @@ pub(super) struct Drive {
     pub(super) pace: Pace,
 }
 
+impl Drive {
+    /// A closed loop over so many connections.
+    fn closed(url: String, connections: u16) -> Self {
+        Self { url, connections, pace: Pace::AnswerByAnswer }
+    }
+}
+
 /// A benchmark under way.
 pub(super) struct Bench<'a> {
     pub(super) target: &'a Target,
@@ -63,7 +70,7 @@ impl Bench<'_> {
         self.narrator
             .moment(&format!("round {} of {rounds}: {label}, {connections} connections", nth + 1));
         if variant.is_forebay() {
-            let drive = self.drive(self.target.url.clone(), connections);
+            let drive = Drive::closed(self.target.url.clone(), connections);
             let held = variant == Variant::ForebayHeld;
             let (round, taken) = self.forebay_round(held, drive).await?;
             self.report.measured[place].taken.push(taken);
@@ -92,7 +99,7 @@ impl Bench<'_> {
     ) -> Result<Round, Error> {
         match self.emptied(variant).await? {
             Some(url) => {
-                let drive = self.drive(url, connections);
+                let drive = Drive::closed(url, connections);
                 Ok(self.load(drive).await?.0)
             }
             None => self.raw_round(connections).await,
@@ -104,11 +111,6 @@ impl Bench<'_> {
         let Some(references) = &self.references else { return Ok(None) };
         references.empty().await?;
         Ok(references.url(variant).map(str::to_owned))
-    }
-
-    /// A closed loop on this server, over so many connections.
-    pub(super) fn drive(&self, url: String, connections: u16) -> Drive {
-        Drive { url, connections, pace: Pace::AnswerByAnswer }
     }
 
     pub(super) async fn forebay_round(

@@ -27,11 +27,12 @@ pub fn of_load(report: &Report) -> String {
     let mut lines = vec![
         machine_line(&report.machine),
         format!(
-            "steps of {:.1} s after {:.1} s of warm-up, {} connections, bodies of {} bytes, {} conversations; a send that \
+            "steps of {:.1} s after {:.1} s of warm-up, {} connections ({} for the maximum), bodies of {} bytes, {} conversations; a send that \
              finds no free connection within {} ms is not made",
             options.round.as_secs_f64(),
             options.warmup.as_secs_f64(),
             options.connections,
+            options.maximum_connections,
             options.body_bytes,
             options.conversations,
             options.patience.as_millis(),
@@ -110,7 +111,7 @@ fn judged(measured: &Measured) -> Option<String> {
         return None;
     }
     let step = measured.steps.iter().find(|step| step.percent >= OVERLOAD_PERCENT)?;
-    let base = measured.quota.map_or(measured.maximum(), f64::from);
+    let base = measured.quota.map_or_else(|| measured.maximum(), f64::from);
     let kept = step.round.per_second / base.max(1.0);
     let of = if measured.quota.is_some() { "quota" } else { "maximum" };
     let memory =

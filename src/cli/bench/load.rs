@@ -26,6 +26,9 @@ pub(in crate::cli) struct Arguments {
     /// Connections; each has one send under way at most
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=20_000))]
     connections: u16,
+    /// Connections of the closed loops that find each variant's maximum
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=20_000))]
+    maximum_connections: u16,
     /// Length of a step, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -54,6 +57,7 @@ impl Arguments {
         let round = super::seconds(self.seconds);
         Options {
             connections: self.connections,
+            maximum_connections: self.maximum_connections,
             percents: self.percents.iter().copied().filter(|percent| *percent > 0).collect(),
             round,
             warmup: super::WARMUP.min(round),
@@ -72,7 +76,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let settings = [("FOREBAY_CONNECTIONS_MAX", "30000")];
     let server = Apart::start(&services, &settings, clock).await?;
     let (target, hooks) = measured(&services, &server).await?;
-    let (limit, narrator) = (limit(&server), Narrator::on_stderr());
+    let (limit, narrator): (Limit, _) = (Some(Box::new(limit(&server))), Narrator::on_stderr());
     let options = arguments.options();
     let found = offered::run(&target, options, (&hooks, &limit), &narrator, clock).await?;
     narrator.finish();
@@ -82,10 +86,10 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
 }
 
 /// Sets the tenant's quota, or takes it away.
-fn limit(server: &Apart) -> Limit {
+fn limit(server: &Apart) -> impl Fn(Option<u32>) -> Answer<()> + Send + Sync + 'static {
     let host = server.url.trim_start_matches("http://").to_owned();
     let path = format!("/v1/tenants/{}", server.tenant);
-    Some(Box::new(move |quota: Option<u32>| -> Answer<()> {
+    move |quota: Option<u32>| -> Answer<()> {
         let body = match quota {
             Some(quota) => {
                 let burst = (quota / BURST_SHARE).max(1);
@@ -107,5 +111,5 @@ fn limit(server: &Apart) -> Limit {
             }
             Err(std::io::Error::other(answer).into())
         })
-    }))
+    }
 }

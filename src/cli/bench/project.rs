@@ -40,6 +40,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let narrator = Narrator::on_stderr();
     let filling = Filling::of(1, arguments.events.into(), arguments.payload);
     let mut report: Option<Report> = None;
+    let (mut projected, mut copied) = (Vec::new(), Vec::new());
     for nth in 1..=arguments.rounds {
         let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
         // It makes the log, the tables and the tenant.
@@ -48,27 +49,27 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
         server.stop().await?;
         narrator.moment("putting events into the log");
         let filled = place.fill(filling).await?;
-        let report = match &mut report {
-            Some(report) => report,
-            None => {
-                let begun = Report::begin(&services.data_dir, (filling, &filled), clock).await?;
-                report.insert(begun)
-            }
-        };
+        if report.is_none() {
+            let begun = Report::begin(&services.data_dir, (filling, &filled), clock).await?;
+            report = Some(begun);
+        }
         let server = Apart::start(&services, &[], clock).await?;
         place.pids.server = Some(server.pid);
         let rows = project::catch_up(&place, filled.events, server.ready_after).await?;
         narrator.line(&format!("round {nth}: projected {:.0} rows/s", rows.per_second));
-        report.projected.push(rows);
+        projected.push(rows);
         server.stop().await?;
         place.pids.server = None;
         let rows = project::copy_rows(&place, filling).await?;
         narrator.line(&format!("round {nth}: copied {:.0} rows/s", rows.per_second));
-        report.copied.push(rows);
+        copied.push(rows);
     }
     narrator.finish();
     match report {
-        Some(report) => super::tell(&of_project(&report), &report, arguments.json.as_deref()),
+        Some(report) => {
+            let report = Report { projected, copied, ..report };
+            super::tell(&of_project(&report), &report, arguments.json.as_deref())
+        }
         None => Ok(()),
     }
 }
