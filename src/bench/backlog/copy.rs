@@ -22,8 +22,16 @@ const SETUP: [&str; 3] = [
 const COPY: &str = "COPY forebay_bench.messages (conversation_id, seq, position, fingerprint, at, size, partition, \
      tenant_id, id, kind, client_id, text) FROM STDIN";
 
-/// Copies the events of a filling, and says how many there were and how long it took.
-pub(super) async fn copy(place: &Place, filling: Filling) -> Result<(u64, Duration), Error> {
+/// What was copied.
+pub(super) struct Copied {
+    pub(super) rows: u64,
+    pub(super) took: Duration,
+    /// Open until they are dropped: the processor time of a backend that has ended cannot be read.
+    pub(super) backends: Vec<PgConnection>,
+}
+
+/// Copies the events of a filling.
+pub(super) async fn copy(place: &Place, filling: Filling) -> Result<Copied, Error> {
     let mut conn = place.connect().await?;
     for sql in SETUP {
         let made = statement(sql).execute(&mut conn).await;
@@ -32,13 +40,16 @@ pub(super) async fn copy(place: &Place, filling: Filling) -> Result<(u64, Durati
     let begun = place.clock.now();
     let each = place.partitions.all().map(|partition| async move {
         let mut conn = place.connect().await?;
-        copy_one(place, &mut conn, Source::new(place, filling, partition), partition).await
+        let source = Source::new(place, filling, partition);
+        let rows = copy_one(place, &mut conn, source, partition).await?;
+        Ok::<_, Error>((rows, conn))
     });
-    let counts = futures_util::future::try_join_all(each).await?;
+    let copied = futures_util::future::try_join_all(each).await?;
     let took = place.clock.now().saturating_duration_since(begun);
+    let (rows, backends): (Vec<u64>, _) = copied.into_iter().unzip();
     let removed = statement("DROP SCHEMA forebay_bench CASCADE").execute(&mut conn).await;
     removed.map_err(database("removing the table that was copied into"))?;
-    Ok((counts.into_iter().sum(), took))
+    Ok(Copied { rows: rows.into_iter().sum(), took, backends })
 }
 
 async fn copy_one(

@@ -117,13 +117,15 @@ pub async fn catch_up(place: &Place, events: u64, ready_after: Duration) -> Resu
 /// When Postgres refuses.
 pub async fn copy_rows(place: &Place, filling: Filling) -> Result<Rows, Error> {
     let meter = Meter::start(place.pids);
-    let (rows, took) = copy::copy(place, filling).await?;
+    let copy::Copied { rows, took, backends } = copy::copy(place, filling).await?;
+    let cost = meter.cost(rows);
+    drop(backends);
     Ok(Rows {
         written: rows,
         seconds: took.as_secs_f64(),
         per_second: rate(rows, took),
         since_start_s: None,
-        cost: meter.cost(rows),
+        cost,
     })
 }
 
