@@ -29,6 +29,9 @@ pub(crate) const ADMIN_TOKEN: &str = "operator-of-the-benchmark";
 /// Longest wait for the server to be ready.
 const READY_MAX: Duration = Duration::from_mins(1);
 
+/// How often it is asked for a tenant while its directory does not answer; each attempt has its own deadline.
+const TENANT_TRIES: usize = 5;
+
 /// How often it is asked whether it is.
 const READY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -170,7 +173,15 @@ async fn create_tenant(host: &str) -> anyhow::Result<Created> {
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let answer = operator::exchange(host, &request).await.context("creating a tenant")?;
+    let ask = || async { operator::exchange(host, &request).await.context("creating a tenant") };
+    let mut answer = ask().await?;
+    // A disk that stands still for a moment is refused as that; a tenant too many does no harm here.
+    for _ in 1..TENANT_TRIES {
+        if !answer.starts_with("HTTP/1.1 503") {
+            break;
+        }
+        answer = ask().await?;
+    }
     let (_head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
     serde_json::from_str(body).with_context(|| format!("creating a tenant: {body}"))
 }
