@@ -3,17 +3,17 @@
 //! Does not start Forebay; it is given a running one.
 
 pub mod append;
+pub mod backlog;
 pub mod deliver;
-pub mod lineup;
 pub mod live;
 pub mod machine;
 pub mod pool;
+pub mod read;
 pub mod reference;
 pub mod report;
-pub mod rows;
 pub mod send;
 
-pub use reference::raw;
+pub use reference::{lineup, raw, rows};
 
 use crate::lifecycle::Failure;
 use crate::{load, sandbox, store};
@@ -74,6 +74,18 @@ pub enum Error {
         /// How the calls ended instead.
         reasons: std::collections::BTreeMap<String, u64>,
     },
+    /// The log cannot be read.
+    #[error("reading the log")]
+    Log(#[source] crate::log::Error),
+    /// A record that was to be put into the log is none.
+    #[error("making a record")]
+    Encode(#[source] crate::event::record::CodecError),
+    /// The log does not take what it is to be filled with.
+    #[error("filling the log: {0:?}")]
+    NotStored(crate::log::Outcome),
+    /// A chart cannot be drawn.
+    #[error("drawing a chart")]
+    Plot(#[source] plotters::drawing::DrawingAreaErrorKind<std::io::Error>),
     /// Forebay's pool refused something that was no request of the measurement.
     #[error("opening Forebay's pool")]
     Store(#[source] store::Error),

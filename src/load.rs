@@ -113,7 +113,18 @@ pub enum Pace {
     /// So many sends a second, however long the answers take (open loop); a latency counts from the moment at which the
     /// send was due. Due times are kept to a millisecond.
     PerSecond(f64),
+    /// An open loop in which the connections share what is due: a send takes any connection that is free, and one that
+    /// finds none for this long is not made at all and counts as [`SHED`].
+    Shared {
+        /// Sends a second.
+        per_second: f64,
+        /// How long a send waits for a free connection.
+        patience: Duration,
+    },
 }
+
+/// The reason under which sends are tallied that found no free connection in time.
+pub const SHED: &str = "no free connection";
 
 /// What a connection does with a send that was not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +242,7 @@ async fn drive(plan: Plan, address: SocketAddr, watch: Arc<Watch>, clock: Clock)
         measured_from,
         until: measured_from + length,
         sends_left: AtomicU64::new(sends),
+        arrivals: AtomicU64::new(0),
         throttle: (plan.on_overload == OnOverload::HoldBack)
             .then(|| Mutex::new(Throttle::new(plan.connections, begin))),
         found: Mutex::new(Found {

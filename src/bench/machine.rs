@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{Error, io};
 use crate::clock::Clock;
-use crate::load::tally::millis;
+use crate::load::tally::{millis, precise};
 
 /// What the figures of a benchmark depend on.
 #[derive(Clone, Debug, Serialize)]
@@ -118,6 +118,83 @@ impl Usage {
     }
 }
 
+/// Processes whose consumption is told, as far as they are known and on this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pids {
+    /// The Forebay server, if it is a process of its own.
+    pub server: Option<u32>,
+    /// The NATS server.
+    pub nats: Option<u32>,
+    /// Postgres' first process.
+    pub postgres: Option<u32>,
+}
+
+/// What operations cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cost {
+    /// Operations.
+    pub operations: u64,
+    /// Processor seconds of the server.
+    pub server_cpu_seconds: Option<f64>,
+    /// Processor seconds of the NATS server.
+    pub nats_cpu_seconds: Option<f64>,
+    /// Processor seconds of Postgres with its backends.
+    pub postgres_cpu_seconds: Option<f64>,
+    /// The server's resident memory at the end, in bytes.
+    pub server_rss_bytes: Option<u64>,
+}
+
+/// Reads what processes take from one moment to another.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    pids: Pids,
+    before: [Option<Usage>; 3],
+}
+
+impl Meter {
+    /// From now on.
+    pub fn start(pids: Pids) -> Self {
+        Self { pids, before: pids.usage() }
+    }
+
+    /// Until now, for so many operations.
+    pub fn cost(&self, operations: u64) -> Cost {
+        let after = self.pids.usage();
+        let spent = |place: usize| {
+            let cpu = after[place]?.cpu.saturating_sub(self.before[place]?.cpu);
+            Some(cpu.as_secs_f64())
+        };
+        Cost {
+            operations,
+            server_cpu_seconds: spent(0),
+            nats_cpu_seconds: spent(1),
+            postgres_cpu_seconds: spent(2),
+            server_rss_bytes: after[0].map(|usage| usage.rss_bytes),
+        }
+    }
+}
+
+impl Pids {
+    /// What each has taken so far.
+    pub fn usage(self) -> [Option<Usage>; 3] {
+        [
+            self.server.and_then(Usage::of),
+            self.nats.and_then(Usage::of),
+            self.postgres.and_then(Usage::with_children),
+        ]
+    }
+}
+
+impl Cost {
+    /// Processor seconds of 1 000 operations: of the server, of nats-server and of Postgres.
+    pub fn of_thousand(&self) -> [Option<f64>; 3] {
+        let thousands = precise(self.operations.max(1)) / 1_000.0;
+        let all = [self.server_cpu_seconds, self.nats_cpu_seconds, self.postgres_cpu_seconds];
+        all.map(|seconds| seconds.map(|seconds| seconds / thousands))
+    }
+}
+
 /// The fields of a stat line after the program's name, which may itself hold blanks and parentheses.
 fn after_name(stat: &str) -> impl Iterator<Item = &str> {
     stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace()
@@ -164,6 +241,12 @@ mod tests {
         let text = "Name:\tforebay\nVmRSS:\t  2048 kB\n";
         assert_eq!(field(text, "VmRSS").and_then(kilobytes), Some(2_097_152));
         assert_eq!(field(text, "VmSwap"), None);
+    }
+
+    #[test]
+    fn a_cost_is_told_for_a_thousand_operations() {
+        let cost = Cost { operations: 4_000, server_cpu_seconds: Some(2.0), ..Cost::default() };
+        assert_eq!(cost.of_thousand(), [Some(0.5), None, None]);
     }
 
     #[test]

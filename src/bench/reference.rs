@@ -2,7 +2,9 @@
 //! Promises the same HTTP work for each: an accept loop with header timeout, JSON in and out, the id derived from the key.
 //! Does not check credentials, quotas or limits and keeps seqs in memory, which is to the references' advantage.
 
+pub mod lineup;
 pub mod raw;
+pub mod rows;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

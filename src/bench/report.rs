@@ -2,6 +2,8 @@
 //! Promises that no figure stands alone: each row has the spread over its rounds and its ratio to the references.
 //! Does not print; the command does.
 
+pub mod plot;
+
 use std::collections::BTreeMap;
 
 use comfy_table::presets::ASCII_MARKDOWN;
@@ -9,7 +11,7 @@ use comfy_table::{CellAlignment, Table};
 
 use super::append;
 use super::lineup::Variant;
-use super::machine::Machine;
+use super::machine::{Cost, Machine};
 use super::send::{Measured, Report, Taken};
 use crate::load::{Audit, Round, Spread};
 
@@ -99,9 +101,9 @@ fn ratio(of: &Measured, to: Option<&&Measured>, figure: fn(&Round) -> f64) -> St
 fn taken_line(measured: &Measured) -> Option<String> {
     let over = |of: fn(&Taken) -> Option<f64>| Spread::over(measured.taken.iter().filter_map(of));
     let parts = [
-        ("cpu s a round: server", over(|t| t.server_cpu_seconds)),
-        ("nats", over(|t| t.nats_cpu_seconds)),
-        ("postgres", over(|t| t.postgres_cpu_seconds)),
+        ("cpu s a round: server", over(|t| t.cost.server_cpu_seconds)),
+        ("nats", over(|t| t.cost.nats_cpu_seconds)),
+        ("postgres", over(|t| t.cost.postgres_cpu_seconds)),
         ("projected rows/s under load", over(|t| t.projected_per_second)),
         ("rows/s catching up", over(|t| t.caught_up_per_second)),
     ];
@@ -221,6 +223,22 @@ pub(super) fn plain(figure: f64) -> String {
         middle if middle < 100.0 => format!("{middle:.1}"),
         large => grouped_text(&format!("{large:.0}")),
     }
+}
+
+/// Processor seconds of 1 000 operations: server, nats-server, Postgres.
+pub(super) fn cost_of_thousand(cost: &Cost) -> String {
+    let of = |seconds: Option<f64>| seconds.map_or_else(|| "?".to_owned(), |s| format!("{s:.3}"));
+    cost.of_thousand().map(of).join(", ")
+}
+
+/// The server's memory in MB; empty when it is not known.
+pub(super) fn megabytes(cost: &Cost) -> String {
+    cost.server_rss_bytes.map_or_else(String::new, |bytes| grouped(bytes / 1_000_000))
+}
+
+/// How a table says whether an aim is met.
+pub(super) const fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "missed" }
 }
 
 pub(super) fn grouped(count: u64) -> String {

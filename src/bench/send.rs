@@ -2,7 +2,9 @@
 //! Promises that each variant meets an idle machine: before the next round the projector has caught up.
 //! Does not judge; the report shows each figure beside its references.
 
+pub mod offered;
 mod rounds;
+mod table;
 
 use std::fmt;
 use std::future::Future;
@@ -12,10 +14,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
+pub use self::table::of_load;
+
 use self::rounds::Bench;
 use super::Error;
 use super::lineup::{Places, References, Variant};
-use super::machine::Machine;
+use super::machine::{Cost, Machine, Pids};
 use crate::clock::Clock;
 use crate::event::ConversationId;
 use crate::lifecycle::Failure;
@@ -34,17 +38,6 @@ pub struct Target {
     pub data_dir: PathBuf,
     /// Processes to watch.
     pub pids: Pids,
-}
-
-/// Processes whose consumption is told, as far as they are known and on this machine.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pids {
-    /// The Forebay server, if it is a process of its own.
-    pub server: Option<u32>,
-    /// The NATS server.
-    pub nats: Option<u32>,
-    /// Postgres' first process.
-    pub postgres: Option<u32>,
 }
 
 /// How to measure.
@@ -141,14 +134,9 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Taken {
-    /// Processor seconds of the server, warm-up included.
-    pub server_cpu_seconds: Option<f64>,
-    /// Processor seconds of the NATS server.
-    pub nats_cpu_seconds: Option<f64>,
-    /// Processor seconds of Postgres.
-    pub postgres_cpu_seconds: Option<f64>,
-    /// The server's resident memory after the round, in bytes.
-    pub server_rss_bytes: Option<u64>,
+    /// For the sends that were acknowledged, warm-up included.
+    #[serde(flatten)]
+    pub cost: Cost,
     /// Events that were acknowledged but not projected when the round was over.
     pub lag_at_end: Option<u64>,
     /// Rows a second that the projector wrote during the round, under load.
@@ -168,13 +156,28 @@ pub async fn run(
     narrator: &Narrator,
     clock: &Clock,
 ) -> Result<Report, Error> {
+    let mut bench = prepare(target, options, hooks, narrator, clock).await?;
+    let ended = bench.all_rounds().await;
+    bench.remove_references().await?;
+    ended?;
+    bench.finish().await
+}
+
+/// Starts the references, opens the conversations and looks at the machine.
+async fn prepare<'a>(
+    target: &'a Target,
+    options: Options,
+    hooks: &'a Hooks,
+    narrator: &'a Narrator,
+    clock: &'a Clock,
+) -> Result<Bench<'a>, Error> {
     let compares = options.variants.iter().any(|variant| !variant.is_forebay());
     let references =
         if compares { Some(References::start(target.places.clone(), clock).await?) } else { None };
     narrator.line(&format!("opening {} conversations", options.conversations));
     let conversations =
         open_conversations(&target.url, &target.api_key, options.conversations.max(1)).await?;
-    let mut bench = Bench {
+    Ok(Bench {
         report: Report {
             at: clock.timestamp().to_string(),
             machine: Machine::look(&target.data_dir, clock).await?,
@@ -192,13 +195,7 @@ pub async fn run(
         conversations,
         ledger: Ledger::default(),
         run: seed_of_keys(clock),
-    };
-    let ended = bench.all_rounds().await;
-    if let Some(references) = bench.references.take() {
-        references.remove().await?;
-    }
-    ended?;
-    bench.finish().await
+    })
 }
 
 /// Keys of this benchmark differ from those of one that was started in another millisecond.

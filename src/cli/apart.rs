@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::sandbox::Scratch;
 use super::{operator, say};
 use crate::clock::Clock;
-use crate::event::{ConversationId, Partitions, Record};
+use crate::event::{ConversationId, Partitions, Record, TenantId};
 use crate::load::{Entry, entries_of};
 use crate::log::{Log, Namespace, Settings};
 use crate::sandbox::{Durability, Install, Nats, Options, Postgres, provide};
@@ -29,8 +29,11 @@ pub(crate) const ADMIN_TOKEN: &str = "operator-of-the-benchmark";
 /// Longest wait for the server to be ready.
 const READY_MAX: Duration = Duration::from_mins(1);
 
+/// How often it is asked for a tenant while its directory does not answer; each attempt has its own deadline.
+const TENANT_TRIES: usize = 5;
+
 /// How often it is asked whether it is.
-const READY_PAUSE: Duration = Duration::from_millis(50);
+const READY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The services that a benchmark has to itself.
 #[derive(Debug)]
@@ -90,12 +93,17 @@ pub(crate) struct Apart {
     pub(crate) url: String,
     pub(crate) pid: u32,
     pub(crate) api_key: String,
+    /// How long it took from the start of the process until it was ready.
+    pub(crate) ready_after: Duration,
+    /// The tenant of the key.
+    pub(crate) tenant: TenantId,
     child: Child,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Created {
+    id: TenantId,
     api_key: String,
 }
 
@@ -122,12 +130,14 @@ impl Apart {
             .stderr(log)
             .process_group(0)
             .kill_on_drop(true);
+        let begun = clock.now();
         let mut child = command.spawn().context("starting the server")?;
         let pid = child.id().context("the server has ended")?;
         let url = format!("http://{listen}");
         wait_until_ready(&url, &mut child, clock.now() + READY_MAX, clock).await?;
-        let Created { api_key } = create_tenant(&listen).await?;
-        Ok(Self { url, pid, api_key, child })
+        let ready_after = clock.now().saturating_duration_since(begun);
+        let Created { id: tenant, api_key } = create_tenant(&listen).await?;
+        Ok(Self { url, pid, api_key, ready_after, tenant, child })
     }
 
     /// Lets it drain and waits for its end.
@@ -175,7 +185,15 @@ async fn create_tenant(host: &str) -> anyhow::Result<Created> {
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let answer = operator::exchange(host, &request).await.context("creating a tenant")?;
+    let ask = || async { operator::exchange(host, &request).await.context("creating a tenant") };
+    let mut answer = ask().await?;
+    // A disk that stands still for a moment is refused as that; a tenant too many does no harm here.
+    for _ in 1..TENANT_TRIES {
+        if !answer.starts_with("HTTP/1.1 503") {
+            break;
+        }
+        answer = ask().await?;
+    }
     let (_head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
     serde_json::from_str(body).with_context(|| format!("creating a tenant: {body}"))
 }

@@ -2,13 +2,20 @@
 //! Promises a table on standard output and, with `--json`, the same figures with all rounds in a file.
 //! Does not measure; the bench room does.
 
+mod all;
 mod deliver;
+mod growth;
 mod live;
+mod load;
+mod plot;
 mod pool;
+mod project;
+mod read;
+mod send;
+mod start;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,18 +23,18 @@ use clap::{Args, Subcommand};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
+use super::Failed;
 use super::apart::{self, Apart, Services};
 use super::serve::{self, Server};
-use super::{Failed, operator};
-use crate::bench::lineup::{Places, Variant};
-use crate::bench::send::{self, Answer, Hook, Hooks, Pids, Target};
+use crate::bench::backlog::Place;
+use crate::bench::send::{Answer, Hook};
 use crate::bench::{append, report};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::event::{ConversationId, Partitions, TenantId};
+use crate::event::{ConversationId, TenantId};
 use crate::journal::{self, Draft, Verdict};
 use crate::load::{Audit, Entry, Narrator};
-use crate::log::{Log, streams};
+use crate::log::streams;
 use crate::sandbox::Install;
 
 /// The namespace of the measured server: the default.
@@ -40,7 +47,9 @@ const APPEND_MAX: Duration = Duration::from_secs(2);
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum Command {
     /// Acknowledged sends over HTTP, with --compare beside their references
-    Send(SendArguments),
+    Send(send::Arguments),
+    /// Sends at fixed times, from far below the maximum to three times as many, beside INSERTs
+    Load(load::Arguments),
     /// Appends without HTTP: one node alone, and two nodes in turns
     Append(AppendArguments),
     /// More requests than connections can serve, for Forebay's pool, with --compare for sqlx's and PgBouncer too
@@ -52,6 +61,18 @@ pub(crate) enum Command {
     Pool(pool::Arguments),
     /// Sockets: memory of idle ones, fan-out, conversations of two, and many that come back at once
     Live(live::Arguments),
+    /// Pages of recent and of old history, alone and beside writes, beside the same SELECT
+    Read(read::Arguments),
+    /// A backlog written to Postgres, beside COPY of the same rows
+    Project(project::Arguments),
+    /// From the start of a server until it is ready, with and without much in the log
+    Start(start::Arguments),
+    /// What 10 and 100 times as many conversations, and 10 times the history, cost
+    Growth(growth::Arguments),
+    /// All of them, one after the other, with all reports in one file
+    All(all::Arguments),
+    /// Charts of reports that were written with --json
+    Plot(plot::Arguments),
     /// Webhooks: a healthy tenant beside a neighbour in trouble, parking and release, throughput
     Deliver(deliver::Arguments),
 }
@@ -60,10 +81,17 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     super::quiet_log_lines("error")?;
     match command {
-        Command::Send(arguments) => Box::pin(send(&arguments, &Clock::system())).await,
+        Command::Send(arguments) => Box::pin(send::run(&arguments, &Clock::system())).await,
+        Command::Load(arguments) => Box::pin(load::run(&arguments, &Clock::system())).await,
         Command::Append(arguments) => Box::pin(append(&arguments, &Clock::system())).await,
         Command::Pool(arguments) => Box::pin(pool::run(arguments, &Clock::system())).await,
         Command::Live(arguments) => Box::pin(live::run(arguments, &Clock::system())).await,
+        Command::Read(arguments) => Box::pin(read::run(&arguments, &Clock::system())).await,
+        Command::Project(arguments) => Box::pin(project::run(&arguments, &Clock::system())).await,
+        Command::Start(arguments) => Box::pin(start::run(&arguments, &Clock::system())).await,
+        Command::Growth(arguments) => Box::pin(growth::run(&arguments, &Clock::system())).await,
+        Command::All(arguments) => Box::pin(all::run(&arguments, &Clock::system())).await,
+        Command::Plot(arguments) => plot::run(&arguments),
         Command::Deliver(arguments) => Box::pin(deliver::run(arguments, &Clock::system())).await,
     }
 }
@@ -94,111 +122,26 @@ pub(super) struct Common {
 impl Common {
     /// Length of a round, between 0.1 s and an hour.
     fn round(&self) -> Duration {
-        let seconds = if self.seconds.is_finite() { self.seconds } else { 5.0 };
-        Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0))
+        seconds(self.seconds)
     }
+}
+
+/// A length that somebody asked for, between 0.1 s and an hour.
+fn seconds(asked: f64) -> Duration {
+    let seconds = if asked.is_finite() { asked } else { 5.0 };
+    Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0))
 }
 
 /// What runs before a round is measured: connections open, statements are prepared, caches warm.
 const WARMUP: Duration = Duration::from_secs(1);
 
-/// Arguments of `bench send`.
-#[derive(Args, Clone, Debug)]
-pub(super) struct SendArguments {
-    /// Connections, one measurement each
-    #[arg(long, value_delimiter = ',', default_value = "64,256")]
-    pub connections: Vec<u16>,
-    /// Measure the references too: direct and gathered INSERTs, raw records, no-op
-    #[arg(long)]
-    pub compare: bool,
-    /// Also measure Forebay with its projector held back during each round
-    #[arg(long)]
-    pub hold_projector: bool,
-    /// What all benchmarks take
-    #[command(flatten)]
-    pub common: Common,
-}
-
-impl SendArguments {
-    fn options(&self) -> send::Options {
-        let mut variants = vec![Variant::Forebay];
-        if self.hold_projector {
-            variants.push(Variant::ForebayHeld);
-        }
-        if self.compare {
-            variants.extend(Variant::REFERENCES);
-        }
-        let connections = self.connections.iter().filter(|count| **count > 0);
-        send::Options {
-            connections: connections.copied().collect(),
-            rounds: usize::from(self.common.rounds),
-            round: self.common.round(),
-            warmup: WARMUP,
-            body_bytes: self.common.payload,
-            conversations: usize::try_from(self.common.conversations).unwrap_or(1),
-            variants,
-        }
-    }
-}
-
-/// Measures sends, prints the table, writes the file. Fails when the audit is not clean.
-async fn send(arguments: &SendArguments, clock: &Clock) -> anyhow::Result<()> {
-    let services = Services::start(arguments.common.data_dir.clone(), Install::Allow).await?;
-    let server = Apart::start(&services, &[], clock).await?;
+/// Where a measured server has its log and its tables.
+async fn place(services: &Services, server: &Apart, clock: &Clock) -> anyhow::Result<Place> {
     let log = services.log(NAMESPACE).await?;
     let partitions = streams::shape(&log).await?.partitions;
-    let target = Target {
-        url: server.url.clone(),
-        api_key: server.api_key.clone(),
-        places: Places {
-            database_url: services.database_url.clone(),
-            nats_url: services.nats.url(),
-            name: format!("{NAMESPACE}-bench"),
-            partitions: usize::from(partitions.count()),
-        },
-        data_dir: services.data_dir.clone(),
-        pids: Pids {
-            server: Some(server.pid),
-            nats: Some(services.nats.pid()),
-            postgres: Some(services.postgres.lock().await.pid()),
-        },
-    };
-    let hooks = hooks(&services, &server.url, (log, partitions));
-    let narrator = Narrator::on_stderr();
-    let found = send::run(&target, arguments.options(), &hooks, &narrator, clock).await?;
-    narrator.finish();
-    tell(&report::of_send(&found), &found, arguments.common.json.as_deref())?;
-    server.stop().await?;
-    verdict(found.audit)
-}
-
-/// What the benchmark asks of the server's owner. Holding the projector back is stopping its Postgres: sends need none.
-fn hooks(services: &Services, url: &str, (log, partitions): (Log, Partitions)) -> Hooks {
-    let (postgres, metrics) = (Arc::clone(&services.postgres), format!("{url}/metrics"));
-    let lag = move |()| -> Answer<u64> {
-        let metrics = metrics.clone();
-        Box::pin(async move {
-            let page = operator::probe(&metrics).await?;
-            let appended = apart::sum_of(&page, "forebay_journal_appended_events_total");
-            Ok(appended.saturating_sub(apart::sum_of(&page, "forebay_projection_rows_total")))
-        })
-    };
-    let hold = move |projector| -> Answer<()> {
-        let postgres = Arc::clone(&postgres);
-        Box::pin(async move {
-            let postgres = postgres.lock().await;
-            match projector {
-                send::Projector::Hold => postgres.pause().await,
-                send::Projector::Run => postgres.resume(),
-            }
-            Ok(())
-        })
-    };
-    let stored = move |conversations: Vec<ConversationId>| -> Answer<Vec<Entry>> {
-        let log = log.clone();
-        Box::pin(async move { Ok(apart::stored(&log, partitions, &conversations).await?) })
-    };
-    Hooks { lag: Some(Box::new(lag)), hold: Some(Box::new(hold)), stored: Some(Box::new(stored)) }
+    let (tenant, database_url) = (server.tenant, services.database_url.clone());
+    let (pids, clock) = (send::pids(services, server).await, clock.clone());
+    Ok(Place { log, partitions, tenant, database_url, pids, clock })
 }
 
 /// Measures appends, prints the table, writes the file. Fails when the audit is not clean.

@@ -22,6 +22,8 @@ pub struct Tally {
     pub refused: BTreeMap<String, u64>,
     /// Latencies of acknowledged calls that began in the span, in microseconds.
     latency: Histogram<u64>,
+    /// Latencies of calls that the server refused, in microseconds.
+    refusal: Histogram<u64>,
 }
 
 impl Default for Tally {
@@ -29,7 +31,8 @@ impl Default for Tally {
         let micros_max = u64::try_from(LATENCY_MAX.as_micros()).unwrap_or(u64::MAX);
         let latency = Histogram::new_with_bounds(1, micros_max, 3)
             .expect("the bounds are constants that hdrhistogram accepts: 1 <= max / 2");
-        Self { stored: 0, repeated: 0, refused: BTreeMap::new(), latency }
+        let refusal = latency.clone();
+        Self { stored: 0, repeated: 0, refused: BTreeMap::new(), latency, refusal }
     }
 }
 
@@ -38,6 +41,12 @@ impl Tally {
     pub fn took(&mut self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.latency.saturating_record(micros);
+    }
+
+    /// Notes how long a call took that the server refused.
+    pub fn took_to_refuse(&mut self, latency: Duration) {
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.refusal.saturating_record(micros);
     }
 
     /// Notes a call that was not acknowledged.
@@ -56,6 +65,7 @@ impl Tally {
             *self.refused.entry(reason.clone()).or_default() += count;
         }
         self.latency.add(&other.latency).expect("both histograms have the same bounds");
+        self.refusal.add(&other.refusal).expect("both histograms have the same bounds");
     }
 
     /// Calls that were acknowledged.
@@ -71,6 +81,11 @@ impl Tally {
     /// The latency below which this share (0 to 1) of the acknowledged calls stayed, to three digits.
     pub fn quantile(&self, share: f64) -> Duration {
         Duration::from_micros(self.latency.value_at_quantile(share))
+    }
+
+    /// The time below which this share (0 to 1) of the refusals stayed; zero without any.
+    pub fn refusal_quantile(&self, share: f64) -> Duration {
+        Duration::from_micros(self.refusal.value_at_quantile(share))
     }
 
     /// The longest latency, to three digits.
@@ -95,6 +110,8 @@ pub struct Round {
     pub max_ms: f64,
     /// Calls that were not acknowledged, by status or reason.
     pub refused: BTreeMap<String, u64>,
+    /// 99 of 100 refusals took at most this long, in milliseconds; zero without any.
+    pub refusal_p99_ms: f64,
     /// Calls without an answer when the round was over and its grace too.
     pub unfinished: u64,
 }
@@ -109,6 +126,7 @@ impl Round {
             p99_ms: millis(tally.quantile(0.99)),
             max_ms: millis(tally.longest()),
             refused: tally.refused.clone(),
+            refusal_p99_ms: millis(tally.refusal_quantile(0.99)),
             unfinished,
         }
     }

@@ -99,3 +99,18 @@ async fn nothing_is_held_back_while_nothing_is_refused() {
     let tally = &outcome.phases[0];
     assert!(tally.failed() == 0 && tally.acknowledged() > 100, "{:?}", tally.refused);
 }
+
+#[tokio::test]
+async fn a_send_that_finds_no_free_connection_in_time_is_not_made() {
+    let (per_second, patience) = (1_000_000.0, Duration::from_millis(5));
+    let crowded = Plan {
+        connections: 1,
+        pace: Pace::Shared { per_second, patience },
+        ..plan(server(receipt()), OnOverload::PressOn)
+    };
+    let outcome = run(crowded, Arc::default(), Clock::system()).await.unwrap();
+    let tally = &outcome.phases[0];
+    assert!(tally.acknowledged() > 0 && tally.refused[SHED] > tally.acknowledged());
+    // Each send was taken once: those of 0.6 s, and no more.
+    assert!(tally.acknowledged() + tally.failed() <= 600_001, "{:?}", tally.refused);
+}

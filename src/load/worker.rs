@@ -14,10 +14,10 @@ use rand::{RngExt, SeedableRng};
 use super::backoff::Backoff;
 use super::connection::{Connection, Receipt};
 use super::ledger::{Entry, Ledger};
-use super::tally::Tally;
+use super::tally::{Tally, precise};
 use super::throttle::{Decision, Ending, Throttle};
 use super::wire::{Common, ConversationText, KeyOf, SendRequest};
-use super::{LOOK_UP, OnOverload, OnRefusal, PHASES_MAX, Pace, Plan, Watch};
+use super::{LOOK_UP, OnOverload, OnRefusal, PHASES_MAX, Pace, Plan, SHED, Watch};
 use crate::admission::Priority;
 use crate::clock::Clock;
 use crate::event::ConversationId;
@@ -34,6 +34,8 @@ pub(super) struct Job {
     pub(super) measured_from: Instant,
     pub(super) until: Instant,
     pub(super) sends_left: AtomicU64,
+    /// Sends that were taken so far, where the connections share them.
+    pub(super) arrivals: AtomicU64,
     /// Only if sends are held back from a server that is overloaded. Touched by one thread only, too.
     pub(super) throttle: Option<Mutex<Throttle>>,
     /// Touched by one thread only, so the lock is never waited for.
@@ -135,17 +137,40 @@ impl Job {
             Pace::AnswerByAnswer => self.clock.now(),
             Pace::PerSecond(rate) => {
                 let nth = f64::from(number) * f64::from(self.plan.connections) + f64::from(worker);
-                let due = self.begin + Duration::from_secs_f64(nth / rate.max(f64::MIN_POSITIVE));
-                let wake = due.min(self.until);
-                tokio::time::sleep_until(tokio::time::Instant::from_std(wake)).await;
-                due
+                self.wait_for(nth, rate).await
             }
+            Pace::Shared { per_second, patience } => loop {
+                let nth = self.arrivals.fetch_add(1, Ordering::Relaxed);
+                let due = self.wait_for(precise(nth), per_second).await;
+                if due >= self.until || self.clock.now() <= due + patience {
+                    break due;
+                }
+                self.shed(due);
+            },
         };
         let take = |left: u64| left.checked_sub(1);
         let left = &self.sends_left;
         let over = due >= self.until || self.watch.over.load(Ordering::Relaxed);
         let taken = !over && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
         taken.then_some(due)
+    }
+
+    /// When the nth send is due, after waiting for that, but not beyond the end of the run.
+    async fn wait_for(&self, nth: f64, rate: f64) -> Instant {
+        let due = self.begin + Duration::from_secs_f64(nth / rate.max(f64::MIN_POSITIVE));
+        let wake = due.min(self.until);
+        tokio::time::sleep_until(tokio::time::Instant::from_std(wake)).await;
+        due
+    }
+
+    /// Notes a send that was due and is not made.
+    fn shed(&self, due: Instant) {
+        self.watch.failed.fetch_add(1, Ordering::Relaxed);
+        if due >= self.measured_from {
+            let phase = self.watch.phase.load(Ordering::Relaxed);
+            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            found.phases[phase].refuse(SHED);
+        }
     }
 
     /// Draws of one connection; two runs on one machine must not draw alike, or they come back together.
@@ -244,7 +269,10 @@ impl Job {
                     tally.stored += in_time;
                 }
             }
-            Err(Refused::Status(status, _)) => tally.refuse(&status.to_string()),
+            Err(Refused::Status(status, _)) => {
+                tally.refuse(&status.to_string());
+                tally.took_to_refuse(now.saturating_duration_since(due));
+            }
             Err(Refused::Broken(how)) => tally.refuse(how),
             Err(Refused::HeldBack) => tally.refuse("held back"),
         }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{Hooks, Measured, Projector, Report, Taken, Target, asked};
 use crate::bench::Error;
 use crate::bench::lineup::{References, Variant};
-use crate::bench::machine::Usage;
+use crate::bench::machine::{Cost, Meter};
 use crate::bench::report::{line_of_round, most_frequent};
 use crate::clock::Clock;
 use crate::event::ConversationId;
@@ -19,6 +19,21 @@ use crate::load::tally::rate;
 use crate::load::{
     self, Amount, Keys, Ledger, Narrator, OnOverload, OnRefusal, Pace, Round, Watch,
 };
+
+/// One load on one server.
+#[derive(Clone, Debug)]
+pub(super) struct Drive {
+    pub(super) url: String,
+    pub(super) connections: u16,
+    pub(super) pace: Pace,
+}
+
+impl Drive {
+    /// A closed loop over so many connections.
+    fn closed(url: String, connections: u16) -> Self {
+        Self { url, connections, pace: Pace::AnswerByAnswer }
+    }
+}
 
 /// A benchmark under way.
 pub(super) struct Bench<'a> {
@@ -55,7 +70,9 @@ impl Bench<'_> {
         self.narrator
             .moment(&format!("round {} of {rounds}: {label}, {connections} connections", nth + 1));
         if variant.is_forebay() {
-            let (round, taken) = self.forebay_round(variant, connections).await?;
+            let drive = Drive::closed(self.target.url.clone(), connections);
+            let held = variant == Variant::ForebayHeld;
+            let (round, taken) = self.forebay_round(held, drive).await?;
             self.report.measured[place].taken.push(taken);
             self.report.measured[place].rounds.push(round);
         } else {
@@ -80,29 +97,33 @@ impl Bench<'_> {
         variant: Variant,
         connections: u16,
     ) -> Result<Round, Error> {
-        let Some(references) = &self.references else {
-            return Ok(Round::default());
-        };
-        references.empty().await?;
-        let url = references.url(variant).map(str::to_owned);
-        match url {
-            Some(url) => Ok(self.load(url, connections).await?.0),
+        match self.emptied(variant).await? {
+            Some(url) => {
+                let drive = Drive::closed(url, connections);
+                Ok(self.load(drive).await?.0)
+            }
             None => self.raw_round(connections).await,
         }
     }
 
-    async fn forebay_round(
+    /// Takes away what an earlier round left, and says where a reference listens.
+    pub(super) async fn emptied(&self, variant: Variant) -> Result<Option<String>, Error> {
+        let Some(references) = &self.references else { return Ok(None) };
+        references.empty().await?;
+        Ok(references.url(variant).map(str::to_owned))
+    }
+
+    pub(super) async fn forebay_round(
         &mut self,
-        variant: Variant,
-        connections: u16,
+        held: bool,
+        drive: Drive,
     ) -> Result<(Round, Taken), Error> {
-        let held = variant == Variant::ForebayHeld;
         if held {
             self.hold(Projector::Hold).await?;
         }
-        let before = self.usage();
-        let loaded = self.load(self.target.url.clone(), connections).await;
-        let after = self.usage();
+        let meter = Meter::start(self.target.pids);
+        let loaded = self.load(drive).await;
+        let cost = meter.cost(0);
         let lag = self.lag().await;
         if held {
             self.hold(Projector::Run).await?;
@@ -112,31 +133,28 @@ impl Bench<'_> {
         let span = self.report.options.warmup + self.report.options.round;
         let projected = lag.map(|lag| (ledger.len() as u64).saturating_sub(lag));
         let taken = Taken {
+            cost: Cost { operations: ledger.len() as u64, ..cost },
             lag_at_end: lag,
             projected_per_second: projected.filter(|_| !held).map(|rows| rate(rows, span)),
             caught_up_per_second: self.catch_up(lag).await?,
-            server_rss_bytes: after[0].map(|usage| usage.rss_bytes),
-            server_cpu_seconds: cpu_between(before[0], after[0]),
-            nats_cpu_seconds: cpu_between(before[1], after[1]),
-            postgres_cpu_seconds: cpu_between(before[2], after[2]),
         };
         self.ledger.absorb(ledger);
         Ok((round, taken))
     }
 
-    async fn load(&mut self, url: String, connections: u16) -> Result<(Round, Ledger), Error> {
+    pub(super) async fn load(&mut self, drive: Drive) -> Result<(Round, Ledger), Error> {
         self.run = self.run.wrapping_add(1);
         let options = &self.report.options;
         let plan = load::Plan {
-            url,
+            url: drive.url,
             api_key: self.target.api_key.clone(),
             conversations: self.conversations.clone(),
-            connections,
+            connections: drive.connections,
             amount: Amount::For(options.round),
             warmup: options.warmup,
             body_bytes: options.body_bytes,
             keys: Keys::Given,
-            pace: Pace::AnswerByAnswer,
+            pace: drive.pace,
             on_refusal: OnRefusal::GoOn,
             on_overload: OnOverload::PressOn,
             run: self.run,
@@ -198,15 +216,6 @@ impl Bench<'_> {
         Ok(Round::of(&outcome.total(), plan.length, outcome.unfinished))
     }
 
-    fn usage(&self) -> [Option<Usage>; 3] {
-        let pids = self.target.pids;
-        [
-            pids.server.and_then(Usage::of),
-            pids.nats.and_then(Usage::of),
-            pids.postgres.and_then(Usage::with_children),
-        ]
-    }
-
     async fn hold(&self, projector: Projector) -> Result<(), Error> {
         match &self.hooks.hold {
             Some(hold) => asked("asking the projector to wait or go on", hold(projector)).await,
@@ -236,10 +245,18 @@ impl Bench<'_> {
         Ok((lag >= LAG_WORTH_MEASURING).then(|| rate(lag, took)))
     }
 
+    /// Ends the references and takes away what they made.
+    pub(super) async fn remove_references(&mut self) -> Result<(), Error> {
+        match self.references.take() {
+            Some(references) => references.remove().await,
+            None => Ok(()),
+        }
+    }
+
     /// Audits the receipts and gives the report.
     pub(super) async fn finish(mut self) -> Result<Report, Error> {
         self.report.acknowledged = self.ledger.len() as u64;
-        self.report.server_rss_bytes = self.usage()[0].map(|usage| usage.rss_bytes);
+        self.report.server_rss_bytes = self.target.pids.usage()[0].map(|usage| usage.rss_bytes);
         if let Some(stored) = &self.hooks.stored {
             self.narrator.moment("reading the log back for the audit");
             let stored = asked("reading the log back", stored(self.conversations)).await?;
@@ -261,7 +278,3 @@ const CATCH_UP_MAX: Duration = Duration::from_mins(5);
 
 /// How often the moving line is renewed; rare, because the line costs what is measured.
 const TELL_EVERY: Duration = Duration::from_millis(500);
-
-fn cpu_between(before: Option<Usage>, after: Option<Usage>) -> Option<f64> {
-    Some(after?.cpu.saturating_sub(before?.cpu).as_secs_f64())
-}

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::Error;
+use crate::bench::Error;
 use crate::event::{ConversationId, MessageId};
 
 /// Connections of the direct variant's pool: Forebay's own default pool size.
@@ -50,7 +50,7 @@ pub struct Table {
     clippy::disallowed_methods,
     reason = "the table exists during a benchmark only, so no build can check statements against it"
 )]
-fn statement(
+pub(in crate::bench) fn statement(
     sql: &'static str,
 ) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
     sqlx::query(sql)

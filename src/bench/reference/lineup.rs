@@ -9,9 +9,9 @@ use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use super::raw::RawLog;
-use super::reference::{Backing, Reference};
 use super::rows::{Gathering, Table};
-use super::{Error, io};
+use super::{Backing, Reference};
+use crate::bench::{Error, io};
 use crate::clock::Clock;
 
 /// One way of acknowledging a send.

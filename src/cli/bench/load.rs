@@ -1,0 +1,115 @@
+//! The arguments of `forebay bench load`, and the quota that it sets.
+//! Promises tables on standard output and, with `--json`, the same figures in a file.
+//! Does not measure; the bench room does.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::pool::raise_file_limit;
+use super::send::measured;
+use crate::bench::send::offered::{self, BURST_SHARE, Limit, Options};
+use crate::bench::send::{Answer, of_load};
+use crate::cli::apart::{ADMIN_TOKEN, Apart, Services};
+use crate::cli::operator;
+use crate::clock::Clock;
+use crate::load::Narrator;
+use crate::sandbox::Install;
+
+/// Arguments of `bench load`.
+#[derive(Args, Clone, Debug)]
+pub(in crate::cli) struct Arguments {
+    /// What is offered, in per cent of each variant's own maximum
+    #[arg(long, value_delimiter = ',', default_value = "10,25,50,75,90,100,150,300")]
+    percents: Vec<u32>,
+    /// Connections; each has one send under way at most
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=20_000))]
+    connections: u16,
+    /// Connections of the closed loops that find each variant's maximum
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=20_000))]
+    maximum_connections: u16,
+    /// Length of a step, in seconds
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// How long a send waits for a free connection before it is given up, in milliseconds
+    #[arg(long, default_value_t = 20)]
+    patience: u16,
+    /// The quota of the variant that has one, in per cent of Forebay's maximum
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    quota: u32,
+    /// Bytes of a body
+    #[arg(long, default_value_t = 300)]
+    payload: usize,
+    /// Conversations that are sent to
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    conversations: u32,
+    /// Where programs are kept; the data of the run is beside them, and removed at the end
+    #[arg(long, default_value = ".forebay")]
+    data_dir: PathBuf,
+    /// Write every figure to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn options(&self) -> Options {
+        let round = super::seconds(self.seconds);
+        Options {
+            connections: self.connections,
+            maximum_connections: self.maximum_connections,
+            percents: self.percents.iter().copied().filter(|percent| *percent > 0).collect(),
+            round,
+            warmup: super::WARMUP.min(round),
+            body_bytes: self.payload,
+            conversations: usize::try_from(self.conversations).unwrap_or(1),
+            patience: Duration::from_millis(self.patience.into()),
+            quota_percent: self.quota,
+        }
+    }
+}
+
+/// Starts a server, measures, prints the tables, writes the file. Fails when the audit is not clean.
+pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
+    raise_file_limit();
+    let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+    let settings = [("FOREBAY_CONNECTIONS_MAX", "30000")];
+    let server = Apart::start(&services, &settings, clock).await?;
+    let (target, hooks) = measured(&services, &server).await?;
+    let (limit, narrator): (Limit, _) = (Some(Box::new(limit(&server))), Narrator::on_stderr());
+    let options = arguments.options();
+    let found = offered::run(&target, options, (&hooks, &limit), &narrator, clock).await?;
+    narrator.finish();
+    super::tell(&of_load(&found), &found, arguments.json.as_deref())?;
+    server.stop().await?;
+    super::verdict(found.audit)
+}
+
+/// Sets the tenant's quota, or takes it away.
+fn limit(server: &Apart) -> impl Fn(Option<u32>) -> Answer<()> + Send + Sync + 'static {
+    let host = server.url.trim_start_matches("http://").to_owned();
+    let path = format!("/v1/tenants/{}", server.tenant);
+    move |quota: Option<u32>| -> Answer<()> {
+        let body = match quota {
+            Some(quota) => {
+                let burst = (quota / BURST_SHARE).max(1);
+                format!(r#"{{"sendQuota":{{"perSecond":{quota},"burst":{burst}}}}}"#)
+            }
+            None => r#"{"sendQuota":null}"#.to_owned(),
+        };
+        let request = format!(
+            "PATCH {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
+             Authorization: Bearer {ADMIN_TOKEN}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let host = host.clone();
+        Box::pin(async move {
+            let answer = operator::exchange(&host, &request).await?;
+            if answer.starts_with("HTTP/1.1 200") {
+                return Ok(());
+            }
+            Err(std::io::Error::other(answer).into())
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! The arguments of `forebay bench project`, and the backlog that it makes.
+//! Promises a table on standard output and, with `--json`, the same figures in a file.
+//! Does not measure; the bench room does.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::place;
+use crate::bench::backlog::fill::Filling;
+use crate::bench::backlog::of_project;
+use crate::bench::backlog::project::{self, Report};
+use crate::cli::apart::{Apart, Services};
+use crate::clock::Clock;
+use crate::load::Narrator;
+use crate::sandbox::Install;
+
+/// Arguments of `bench project`.
+#[derive(Args, Clone, Debug)]
+pub(in crate::cli) struct Arguments {
+    /// Events of the backlog; an hour of 100 a second unless given
+    #[arg(long, default_value_t = 360_000, value_parser = clap::value_parser!(u32).range(1_000..=20_000_000))]
+    events: u32,
+    /// Rounds, each with services of its own
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+    /// Bytes of a message's text
+    #[arg(long, default_value_t = 300)]
+    payload: usize,
+    /// Where programs are kept; the data of the run is beside them, and removed at the end
+    #[arg(long, default_value = ".forebay")]
+    data_dir: PathBuf,
+    /// Write every figure to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Makes a backlog while nobody projects, then starts a node that does.
+pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
+    let narrator = Narrator::on_stderr();
+    let filling = Filling::of(1, arguments.events.into(), arguments.payload);
+    let mut report: Option<Report> = None;
+    let (mut projected, mut copied) = (Vec::new(), Vec::new());
+    for nth in 1..=arguments.rounds {
+        let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+        // It makes the log, the tables and the tenant.
+        let server = Apart::start(&services, &[("FOREBAY_PROJECT", "off")], clock).await?;
+        let mut place = place(&services, &server, clock).await?;
+        server.stop().await?;
+        narrator.moment("putting events into the log");
+        let filled = place.fill(filling).await?;
+        if report.is_none() {
+            let begun = Report::begin(&services.data_dir, (filling, &filled), clock).await?;
+            report = Some(begun);
+        }
+        let server = Apart::start(&services, &[], clock).await?;
+        place.pids.server = Some(server.pid);
+        let rows = project::catch_up(&place, filled.events, server.ready_after).await?;
+        narrator.line(&format!("round {nth}: projected {:.0} rows/s", rows.per_second));
+        projected.push(rows);
+        server.stop().await?;
+        place.pids.server = None;
+        let rows = project::copy_rows(&place, filling).await?;
+        narrator.line(&format!("round {nth}: copied {:.0} rows/s", rows.per_second));
+        copied.push(rows);
+    }
+    narrator.finish();
+    match report {
+        Some(report) => {
+            let report = Report { projected, copied, ..report };
+            super::tell(&of_project(&report), &report, arguments.json.as_deref())
+        }
+        None => Ok(()),
+    }
+}

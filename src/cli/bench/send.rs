@@ -1,0 +1,132 @@
+//! The arguments of `forebay bench send`, the server that it measures, and what is asked of its owner.
+//! Promises a table on standard output and, with `--json`, the same figures with all rounds in a file.
+//! Does not measure; the bench room does.
+
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::{Common, NAMESPACE, WARMUP};
+use crate::bench::lineup::{Places, Variant};
+use crate::bench::machine::Pids;
+use crate::bench::report;
+use crate::bench::send::{self, Answer, Hooks, Target};
+use crate::cli::apart::{self, Apart, Services};
+use crate::cli::operator;
+use crate::clock::Clock;
+use crate::event::{ConversationId, Partitions};
+use crate::load::{Entry, Narrator};
+use crate::log::{Log, streams};
+use crate::sandbox::Install;
+
+/// Arguments of `bench send`.
+#[derive(Args, Clone, Debug)]
+pub(in crate::cli) struct Arguments {
+    /// Connections, one measurement each
+    #[arg(long, value_delimiter = ',', default_value = "64,256")]
+    pub connections: Vec<u16>,
+    /// Measure the references too: direct and gathered INSERTs, raw records, no-op
+    #[arg(long)]
+    pub compare: bool,
+    /// Also measure Forebay with its projector held back during each round
+    #[arg(long)]
+    pub hold_projector: bool,
+    /// What all benchmarks take
+    #[command(flatten)]
+    pub common: Common,
+}
+
+impl Arguments {
+    fn options(&self) -> send::Options {
+        let mut variants = vec![Variant::Forebay];
+        if self.hold_projector {
+            variants.push(Variant::ForebayHeld);
+        }
+        if self.compare {
+            variants.extend(Variant::REFERENCES);
+        }
+        let connections = self.connections.iter().filter(|count| **count > 0);
+        send::Options {
+            connections: connections.copied().collect(),
+            rounds: usize::from(self.common.rounds),
+            round: self.common.round(),
+            warmup: WARMUP,
+            body_bytes: self.common.payload,
+            conversations: usize::try_from(self.common.conversations).unwrap_or(1),
+            variants,
+        }
+    }
+}
+
+/// Measures sends, prints the table, writes the file. Fails when the audit is not clean.
+pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
+    let services = Services::start(arguments.common.data_dir.clone(), Install::Allow).await?;
+    let server = Apart::start(&services, &[], clock).await?;
+    let (target, hooks) = measured(&services, &server).await?;
+    let narrator = Narrator::on_stderr();
+    let found = send::run(&target, arguments.options(), &hooks, &narrator, clock).await?;
+    narrator.finish();
+    super::tell(&report::of_send(&found), &found, arguments.common.json.as_deref())?;
+    server.stop().await?;
+    super::verdict(found.audit)
+}
+
+/// What is measured, and what the benchmark asks of its owner.
+pub(super) async fn measured(
+    services: &Services,
+    server: &Apart,
+) -> anyhow::Result<(Target, Hooks)> {
+    let log = services.log(NAMESPACE).await?;
+    let partitions = streams::shape(&log).await?.partitions;
+    let target = Target {
+        url: server.url.clone(),
+        api_key: server.api_key.clone(),
+        places: Places {
+            database_url: services.database_url.clone(),
+            nats_url: services.nats.url(),
+            name: format!("{NAMESPACE}-bench"),
+            partitions: usize::from(partitions.count()),
+        },
+        data_dir: services.data_dir.clone(),
+        pids: pids(services, server).await,
+    };
+    Ok((target, hooks(services, &server.url, (log, partitions))))
+}
+
+/// The processes of a measured server and of its services.
+pub(super) async fn pids(services: &Services, server: &Apart) -> Pids {
+    Pids {
+        server: Some(server.pid),
+        nats: Some(services.nats.pid()),
+        postgres: Some(services.postgres.lock().await.pid()),
+    }
+}
+
+/// What the benchmark asks of the server's owner. Holding the projector back is stopping its Postgres: sends need none.
+fn hooks(services: &Services, url: &str, (log, partitions): (Log, Partitions)) -> Hooks {
+    let (postgres, metrics) = (Arc::clone(&services.postgres), format!("{url}/metrics"));
+    let lag = move |()| -> Answer<u64> {
+        let metrics = metrics.clone();
+        Box::pin(async move {
+            let page = operator::probe(&metrics).await?;
+            let appended = apart::sum_of(&page, "forebay_journal_appended_events_total");
+            Ok(appended.saturating_sub(apart::sum_of(&page, "forebay_projection_rows_total")))
+        })
+    };
+    let hold = move |projector| -> Answer<()> {
+        let postgres = Arc::clone(&postgres);
+        Box::pin(async move {
+            let postgres = postgres.lock().await;
+            match projector {
+                send::Projector::Hold => postgres.pause().await,
+                send::Projector::Run => postgres.resume(),
+            }
+            Ok(())
+        })
+    };
+    let stored = move |conversations: Vec<ConversationId>| -> Answer<Vec<Entry>> {
+        let log = log.clone();
+        Box::pin(async move { Ok(apart::stored(&log, partitions, &conversations).await?) })
+    };
+    Hooks { lag: Some(Box::new(lag)), hold: Some(Box::new(hold)), stored: Some(Box::new(stored)) }
+}
