@@ -3,6 +3,7 @@
 //! Does not measure; the bench room does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -31,6 +32,9 @@ pub(in crate::cli) struct Arguments {
     /// Also measure Forebay with its projector held back during each round
     #[arg(long)]
     pub hold_projector: bool,
+    /// Make each sync of Postgres and nats-server so many milliseconds longer; needs strace
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+    pub sync_delay_ms: u64,
     /// What all benchmarks take
     #[command(flatten)]
     pub common: Common,
@@ -60,7 +64,9 @@ impl Arguments {
 
 /// Measures sends, prints the table, writes the file. Fails when the audit is not clean.
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
-    let services = Services::start(arguments.common.data_dir.clone(), Install::Allow).await?;
+    let (root, delay) = (arguments.common.data_dir.clone(), arguments.sync_delay_ms);
+    let delay = Duration::from_millis(delay);
+    let services = Services::start_with(root, Install::Allow, delay).await?;
     let server = Apart::start(&services, &[], clock).await?;
     let (target, hooks) = measured(&services, &server).await?;
     let narrator = Narrator::on_stderr();

@@ -25,7 +25,8 @@ impl Binaries {
     }
 
     fn write(self, folder: &Path, delay: Duration) -> io::Result<Self> {
-        let postgres_bin = folder.join("slow");
+        // Absolute, because services run in places of their own.
+        let postgres_bin = fs::canonicalize(folder)?.join("slow");
         fs::create_dir_all(&postgres_bin)?;
         for name in ["initdb", "psql"] {
             symlink(self.postgres_bin.join(name), postgres_bin.join(name))?;
