@@ -26,6 +26,7 @@ use crate::delivery::Deliveries;
 use crate::directory::Directory;
 use crate::history::History;
 use crate::ingest::Ingest;
+use crate::journal::Journal;
 use crate::lifecycle::Stop;
 use crate::live::hub::Hub;
 use crate::metrics::Metrics;
@@ -57,6 +58,8 @@ use socket::events::Streams;
 pub struct Rooms {
     /// Tenants, keys and channels.
     pub directory: Directory,
+    /// What is known of the log.
+    pub journal: Journal,
     /// The flow of sends.
     pub ingest: Ingest,
     /// The flow of reads.
@@ -173,8 +176,18 @@ fn routes(states: States) -> OpenApiRouter {
 
 #[expect(clippy::too_many_lines, reason = "a list: what each family is given")]
 fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States {
-    let Rooms { directory, ingest, history, board, failback, deliveries, redelivery, hub, epoch } =
-        rooms;
+    let Rooms {
+        directory,
+        journal,
+        ingest,
+        history,
+        board,
+        failback,
+        deliveries,
+        redelivery,
+        hub,
+        epoch,
+    } = rooms;
     let clock = fittings.clock;
     let tokens = Arc::new(fittings.tokens);
     let doorkeeper = Arc::new(Doorkeeper {
@@ -237,6 +250,7 @@ fn states(rooms: Rooms, fittings: Fittings, document: docs::Document) -> States 
         desk: Arc::new(Desk {
             doorkeeper: Arc::clone(&doorkeeper),
             directory: directory.clone(),
+            journal,
             clock: clock.clone(),
             seeds: fittings.seeds,
             deliveries,

@@ -280,7 +280,7 @@ impl Router {
             }
         }
         let nothing: Arc<[_]> = Arc::from([]);
-        Ok(rules::plan(self.place, records, |event: &Event| {
+        Ok(rules::plan((self.tail.partition(), self.place), records, |event: &Event| {
             let channels = tenants.get(&event.tenant).map_or_else(|| Arc::from([]), Arc::clone);
             let links = self.links.known(event.conversation);
             (channels, links.unwrap_or_else(|| Arc::clone(&nothing)))

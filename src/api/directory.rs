@@ -14,6 +14,7 @@ use super::problem::{Code, Fault, Problem};
 use crate::clock::Clock;
 use crate::delivery::Deliveries;
 use crate::directory::{self, Directory, When};
+use crate::journal::Journal;
 use crate::operate::redelivery::Redelivery;
 
 /// How long a change of the directory may take.
@@ -24,6 +25,7 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(2);
 pub(super) struct Desk {
     pub(super) doorkeeper: Arc<Doorkeeper>,
     pub(super) directory: Directory,
+    pub(super) journal: Journal,
     pub(super) clock: Clock,
     pub(super) seeds: Seeds,
     pub(super) deliveries: Option<Deliveries>,

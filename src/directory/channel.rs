@@ -61,6 +61,9 @@ pub struct Channel {
     pub rotated_at: Option<Timestamp>,
     /// When it was made.
     pub created_at: Timestamp,
+    /// Where each partition of the log ended when it was made, as the node knew that made it: what is behind that is its
+    /// business whatever the clocks of nodes say. Empty when an older version made it.
+    pub heard_from: Vec<u64>,
     /// When it was last changed.
     pub updated_at: Timestamp,
     /// Fields that a later version wrote.
@@ -80,6 +83,8 @@ struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rotated_at: Option<Timestamp>,
     created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    heard_from: Vec<u64>,
     updated_at: Timestamp,
     #[serde(flatten)]
     rest: Map<String, Value>,
@@ -103,6 +108,7 @@ impl Channel {
             previous_secret: None,
             rotated_at: None,
             created_at: now,
+            heard_from: Vec::new(),
             updated_at: now,
             rest: Map::new(),
         }
@@ -153,6 +159,7 @@ impl Channel {
             previous_secret: self.previous_secret.clone(),
             rotated_at: self.rotated_at,
             created_at: self.created_at,
+            heard_from: self.heard_from.clone(),
             updated_at: self.updated_at,
             rest: self.rest.clone(),
         })
@@ -173,6 +180,7 @@ impl Channel {
             previous_secret: stored.previous_secret,
             rotated_at: stored.rotated_at,
             created_at: stored.created_at,
+            heard_from: stored.heard_from,
             updated_at: stored.updated_at,
             rest: stored.rest,
         })

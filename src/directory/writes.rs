@@ -87,14 +87,15 @@ impl Directory {
         self.delete_entry(Subject::Key(hash), deadline).await
     }
 
-    /// Makes a channel of a tenant, and its secret, which is shown only here.
+    /// Makes a channel of a tenant, and its secret, which is shown only here. It hears of what comes after `heard_from`, the
+    /// ends of the log's partitions.
     ///
     /// # Errors
     /// [`Error`]
     pub async fn create_channel(
         &self,
         tenant: TenantId,
-        new: NewChannel,
+        (new, heard_from): (NewChannel, Vec<u64>),
         when: When,
         rng: &mut (impl CryptoRng + Send),
     ) -> Result<(Arc<Channel>, ChannelSecret), Error> {
@@ -103,7 +104,8 @@ impl Directory {
         check_limit(Noun::Channel, self.channels(tenant).len(), CHANNELS_MAX)?;
         let id = ChannelId::generate(when.now, rng);
         let secret = ChannelSecret::from_random(draw(rng));
-        let channel = Channel::new(tenant, id, settings, secret.clone(), when.now);
+        let mut channel = Channel::new(tenant, id, settings, secret.clone(), when.now);
+        channel.heard_from = heard_from;
         let subject = Subject::Channel(tenant, id);
         self.create_entry(subject, channel.encode(), when.deadline).await?;
         Ok((Arc::new(channel), secret))

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::directory::{Channel, Scope};
 use crate::event::delivery::{Place, Within};
 use crate::event::webhook::body;
-use crate::event::{ChannelId, Delivery, Event};
+use crate::event::{ChannelId, Delivery, Event, Partition};
 use crate::journal::ring::Folded;
 
 /// Most deliveries of one batch: JetStream's bound for atomic batches, less the marker.
@@ -38,8 +38,13 @@ pub struct Plan {
     pub end: Place,
 }
 
-/// Whether a channel hears of an event; `links` are the channels that the conversation names.
-pub fn hears(channel: &Channel, event: &Event, links: &[ChannelId]) -> bool {
+/// Whether a channel hears of an event at this place of the log; `links` are the channels that the conversation names.
+pub fn hears(
+    channel: &Channel,
+    event: &Event,
+    (partition, position): (Partition, u64),
+    links: &[ChannelId],
+) -> bool {
     let settings = &channel.settings;
     let of_type =
         settings.types.as_ref().is_none_or(|types| types.iter().any(|kind| kind == event.kind()));
@@ -47,14 +52,17 @@ pub fn hears(channel: &Channel, event: &Event, links: &[ChannelId]) -> bool {
         Scope::All => true,
         Scope::Linked => links.contains(&channel.id),
     };
-    // What was said before it was there is not its business, also when the log is routed anew.
-    of_type && in_scope && event.at >= channel.created_at
+    // What was said before it was there is not its business, also when the log is routed late. Nodes do not agree on the
+    // time, but on places; only a channel that is older than the log has none.
+    let ended = channel.heard_from.get(partition.index());
+    let is_later = event.at >= channel.created_at || ended.is_some_and(|ended| position > *ended);
+    of_type && in_scope && is_later
 }
 
 /// The deliveries of these records after `begin`, as many as one batch takes. `channels` says who may hear of an event
 /// at all, in the order of their ids, and what the conversation names.
 pub fn plan(
-    begin: Place,
+    (partition, begin): (Partition, Place),
     records: &[Arc<Folded>],
     mut channels: impl FnMut(&Event) -> (Arc<[Arc<Channel>]>, Arc<[ChannelId]>),
 ) -> Plan {
@@ -62,10 +70,11 @@ pub fn plan(
     let mut bytes = 0;
     for folded in records {
         let before = Place { position: folded.position - 1, within: None };
+        let at = (partition, folded.position);
         for (event, number) in folded.record.events.iter().zip(0_u32..) {
             let (known, links) = channels(event);
             let mut said: Option<Bytes> = None;
-            for channel in known.iter().filter(|channel| hears(channel, event, &links)) {
+            for channel in known.iter().filter(|channel| hears(channel, event, at, &links)) {
                 let within = Some(Within { event: number, channel: channel.id });
                 let place = Place { within, ..before };
                 if place <= begin {

@@ -338,7 +338,7 @@ impl Node {
         let new =
             NewChannel { name: "orders".to_owned(), url: url.to_owned(), ..NewChannel::default() };
         let mut rng = rng();
-        let made = self.directory.create_channel(tenant.id, new, when(), &mut rng);
+        let made = self.directory.create_channel(tenant.id, (new, Vec::new()), when(), &mut rng);
         made.await
     }
 

@@ -26,6 +26,7 @@ use crate::directory::{
 };
 use crate::event::limits::BODY_BYTES_MAX;
 use crate::event::{ChannelId, id};
+use crate::journal::Tail;
 use crate::lifecycle::chain;
 
 /// The settings of a channel. In a change, what is left out stays and `null` gives the default.
@@ -180,7 +181,8 @@ async fn create(State(desk): State<Arc<Desk>>, request: Request) -> Result<Respo
         parse(&read_body(&parts.headers, body, BodyLimit(BODY_BYTES_MAX)).await?)?;
     desk.check_url(Some(&new.url))?;
     let mut rng = desk.seeds.fork();
-    let made = desk.directory.create_channel(tenant.id, new, desk.when(), &mut rng);
+    let ends = desk.journal.tails().iter().map(Tail::position).collect();
+    let made = desk.directory.create_channel(tenant.id, (new, ends), desk.when(), &mut rng);
     let (channel, secret) = made.await.map_err(directory_problem)?;
     let response = json(StatusCode::CREATED, &ChannelBody::of(&channel, Some(&secret)))?;
     Ok(located(response, &format!("/v1/channels/{}", channel.id)))

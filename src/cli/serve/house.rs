@@ -139,6 +139,7 @@ impl House<'_> {
     ) -> api::Rooms {
         api::Rooms {
             directory: directory.clone(),
+            journal: self.journal.clone(),
             ingest: ingest.clone(),
             history: history.clone(),
             board: self.board.clone(),

@@ -5,7 +5,7 @@ use super::*;
 use crate::clock::Timestamp;
 use crate::directory::{ChannelSecret, NewChannel};
 use crate::event::{
-    Body, ConversationId, Fingerprint, MessageId, NodeId, Record, RecordId, TenantId,
+    Body, ConversationId, Fingerprint, MessageId, NodeId, Partitions, Record, RecordId, TenantId,
 };
 
 fn at(micros: i64) -> Timestamp {
@@ -43,6 +43,14 @@ fn record(position: u64, events: u64) -> Arc<Folded> {
     Arc::new(Folded { position, bytes: 1, record })
 }
 
+fn partition() -> Partition {
+    Partitions::new(1).unwrap().all().next().unwrap()
+}
+
+fn place() -> (Partition, u64) {
+    (partition(), 7)
+}
+
 #[test]
 fn a_channel_hears_what_it_asked_for() {
     let own = ChannelId::derive([1; 16]);
@@ -54,10 +62,18 @@ fn a_channel_hears_what_it_asked_for() {
         (json!({"conversations": "linked"}), vec![own], true),
         (json!({"conversations": "linked"}), vec![ChannelId::derive([2; 16])], false),
     ] {
-        assert_eq!(hears(&channel(1, &fields), &event(1), &links), hears_it, "{fields}");
+        assert_eq!(hears(&channel(1, &fields), &event(1), place(), &links), hears_it, "{fields}");
     }
     let before = Event { at: at(4), ..event(1) };
-    assert!(!hears(&channel(1, &json!({})), &before, &[]));
+    assert!(!hears(&channel(1, &json!({})), &before, place(), &[]));
+    let ended = |at| {
+        let mut channel = (*channel(1, &json!({}))).clone();
+        channel.heard_from = vec![at];
+        channel
+    };
+    assert!(hears(&ended(6), &before, place(), &[]), "a clock that is behind changes nothing");
+    assert!(!hears(&ended(7), &before, place(), &[]), "it was said before");
+    assert!(hears(&ended(99), &event(1), place(), &[]), "it was made beside another log");
 }
 
 #[test]
@@ -82,7 +98,7 @@ proptest! {
         while place.position < records.len() as u64 {
             let channels = if turns % 2 == 0 { &all } else { &few };
             let rest = &records[usize::try_from(place.position).unwrap()..];
-            let plan = plan(place, rest, |_| (Arc::clone(channels), Arc::from([])));
+            let plan = plan((partition(), place), rest, |_| (Arc::clone(channels), Arc::from([])));
             prop_assert!(plan.deliveries.len() <= PLAN_DELIVERIES_MAX);
             prop_assert!(plan.end > place, "it gets on");
             place = plan.end;
