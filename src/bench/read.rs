@@ -186,12 +186,12 @@ impl Reading<'_> {
         let pages = Pages::open(self.target, self.options, age, who).await?;
         let meter = Meter::start(self.target.place.pids);
         let (outcome, writes) = match writes {
-            None => (pages.read().await?, None),
+            None => (pages.read().await, None),
             Some(per_second) => {
                 let reading = pages.read();
                 let writing = self.write(Pace::PerSecond(per_second));
                 let (outcome, written) = tokio::join!(reading, writing);
-                (outcome?, Some(written?.0))
+                (outcome, Some(written?.0))
             }
         };
         let tally = outcome.total();

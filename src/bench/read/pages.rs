@@ -104,8 +104,9 @@ impl<'a> Pages<'a> {
         Ok(Self { target, options, asked, source })
     }
 
-    /// Reads for a round.
-    pub(super) async fn read(self) -> Result<Outcome, Error> {
+    /// Reads for a round. The readers stay connected until they are dropped: the processor time of a backend that has
+    /// ended cannot be read.
+    pub(super) async fn read(&self) -> Outcome {
         let plan = callers::Plan {
             callers: self.options.readers.into(),
             groups: 1,
@@ -113,28 +114,26 @@ impl<'a> Pages<'a> {
             length: self.options.round,
         };
         let clock = &self.target.place.clock;
-        let asked = self.asked;
-        match self.source {
+        let asked = self.asked.clone();
+        match &self.source {
             Source::Http(connections) => {
-                let head = head_of(self.target);
+                let (head, connections) = (head_of(self.target), Arc::clone(connections));
                 let call = move |reader: usize, number: u64| {
                     let (connections, limit) = (Arc::clone(&connections), asked.limit);
                     let request = request(&asked.wish(reader, number), limit, &head);
                     let counted = number.is_multiple_of(COUNTED).then_some(limit);
                     async move { over_http(&connections[reader], &request, counted).await }
                 };
-                Ok(callers::drive(plan, clock, call).await)
+                callers::drive(plan, clock, call).await
             }
             Source::Postgres(pool) => {
-                let (partitions, closing) = (self.target.place.partitions, pool.clone());
+                let (partitions, pool) = (self.target.place.partitions, pool.clone());
                 let call = move |reader: usize, number: u64| {
                     let (pool, limit) = (pool.clone(), asked.limit);
                     let wish = asked.wish(reader, number);
                     async move { from_postgres(&pool, &wish, limit, partitions).await }
                 };
-                let outcome = callers::drive(plan, clock, call).await;
-                closing.close().await;
-                Ok(outcome)
+                callers::drive(plan, clock, call).await
             }
         }
     }

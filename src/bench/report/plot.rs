@@ -238,7 +238,7 @@ impl Chart {
         let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
         let mut builder = ChartBuilder::on(&area);
-        builder.caption(self.title, ("sans-serif", 22)).margin(14);
+        builder.caption(self.title, ("sans-serif", 22)).margin(14).margin_right(44);
         builder.x_label_area_size(54).y_label_area_size(76);
         let steps = |ticks: Vec<f64>| ticks.into_iter().map(step).collect();
         let mut chart = builder.build_cartesian_2d(
@@ -273,7 +273,7 @@ impl Chart {
             chart.draw_series(dots)?;
         }
         let mut legend = chart.configure_series_labels();
-        legend.position(SeriesLabelPosition::UpperLeft).label_font(FONT);
+        legend.position(SeriesLabelPosition::LowerRight).label_font(FONT);
         legend.background_style(WHITE.mix(0.9)).border_style(RGBColor(150, 150, 150));
         legend.draw()?;
         area.present()

@@ -51,7 +51,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let narrator = Narrator::on_stderr();
     let plan = Plan {
         per_second: arguments.per_second.clamp(1.0, 1e6),
-        options: read::options((32, 256), super::seconds(arguments.seconds)),
+        options: read::options((10, 256), super::seconds(arguments.seconds)),
     };
     let mut target = Target {
         url: server.url.clone(),

@@ -30,8 +30,8 @@ pub(in crate::cli) struct Arguments {
     /// Events of old history
     #[arg(long, default_value_t = 400_000, value_parser = clap::value_parser!(u32).range(100_000..=20_000_000))]
     events: u32,
-    /// Connections that read
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    /// Connections that read; with more than Forebay's pool has, some old pages are refused, because a queue stands
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     readers: u16,
     /// Connections that write meanwhile
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1_000))]

@@ -33,7 +33,8 @@ async fn a_signed_webhook_becomes_a_message_once_and_any_other_is_refused() {
     assert_eq!((again.status, &again.json()["duplicate"]), (202, &json!(true)), "{again:?}");
     assert_eq!(call("evt-2", now, &[7; 32], &body).await.status, 401);
     assert_eq!(call("evt-2", now - 301, &key, &body).await.status, 401);
-    assert_eq!(call("evt-2", now + 301, &key, &body).await.status, 401);
+    // A minute beyond the bound, because time goes on; the bound itself is tested where time is an argument.
+    assert_eq!(call("evt-2", now + 360, &key, &body).await.status, 401);
     assert_eq!(call("evt-2", now, &key, "{}").await.status, 400);
     let unsigned = nobody.post(&path, json!({"conversationId": conversation})).await;
     assert_eq!(unsigned.status, 401);
