@@ -7,7 +7,6 @@ mod deliver;
 mod growth;
 mod live;
 mod load;
-mod plot;
 mod pool;
 mod project;
 mod read;
@@ -72,7 +71,7 @@ pub(crate) enum Command {
     /// All of them, one after the other, with all reports in one file
     All(all::Arguments),
     /// Charts of reports that were written with --json
-    Plot(plot::Arguments),
+    Plot(all::PlotArguments),
     /// Webhooks: a healthy tenant beside a neighbour in trouble, parking and release, throughput
     Deliver(deliver::Arguments),
 }
@@ -91,7 +90,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Start(arguments) => Box::pin(start::run(&arguments, &Clock::system())).await,
         Command::Growth(arguments) => Box::pin(growth::run(&arguments, &Clock::system())).await,
         Command::All(arguments) => Box::pin(all::run(&arguments, &Clock::system())).await,
-        Command::Plot(arguments) => plot::run(&arguments),
+        Command::Plot(arguments) => all::plot(&arguments),
         Command::Deliver(arguments) => Box::pin(deliver::run(arguments, &Clock::system())).await,
     }
 }

@@ -1,6 +1,6 @@
-//! `forebay bench all`: every benchmark, one after the other, each as a command of its own.
+//! `forebay bench all`: every benchmark, one after the other, each as a command of its own; `bench plot`: charts of what they found.
 //! Promises one file with all reports, and that a part that fails is named and does not end the others.
-//! Does not measure; each part is the command that it is named after.
+//! Does not measure and does not draw; each part is the command that it is named after, and the bench room draws.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -10,7 +10,9 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use tokio::process::Command;
 
+use crate::bench::report::plot::charts;
 use crate::cli::sandbox::Scratch;
+use crate::cli::say;
 use crate::clock::Clock;
 use crate::load::Narrator;
 
@@ -137,4 +139,38 @@ async fn report_of(
     }
     let text = std::fs::read(file).context("reading its report")?;
     serde_json::from_slice(&text).context("reading its report")
+}
+
+/// Arguments of `bench plot`.
+#[derive(Args, Clone, Debug)]
+pub(in crate::cli) struct PlotArguments {
+    /// Files of `bench all`, `bench load` or `bench growth`
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Where the charts go
+    #[arg(long, default_value = "docs/plots")]
+    out: PathBuf,
+}
+
+/// Reads the reports, writes the charts.
+pub(super) fn plot(arguments: &PlotArguments) -> anyhow::Result<()> {
+    let mut reports = Vec::new();
+    for file in &arguments.files {
+        let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let report = serde_json::from_slice(&text);
+        reports.push(report.with_context(|| format!("reading {}", file.display()))?);
+    }
+    let charts = charts(&reports);
+    if charts.is_empty() {
+        bail!("no report of bench load or bench growth is among them");
+    }
+    std::fs::create_dir_all(&arguments.out)
+        .with_context(|| format!("making {}", arguments.out.display()))?;
+    for chart in charts {
+        let path = arguments.out.join(chart.name).with_extension("svg");
+        std::fs::write(&path, chart.draw()?)
+            .with_context(|| format!("writing {}", path.display()))?;
+        say(&format!("wrote {}", path.display()));
+    }
+    Ok(())
 }
