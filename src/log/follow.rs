@@ -17,6 +17,11 @@ use super::Error;
 /// Pause after a session that could not be opened, so that a dead server is not hammered.
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
+/// Records that are asked for at once. nats-server closes a connection that has more than 64 MB to take in (`max_pending`), and
+/// a node reads all of its partitions, twice where its projector is behind, over one: 4 × 2 × 16 records of 512 KiB are
+/// 64 MiB. With the library's 500 a node that starts on a long log of large records was cut off again and again.
+const BATCH_RECORDS: i64 = 16;
+
 /// Longest wait for a consumer to be created.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -122,6 +127,7 @@ impl Follow {
         self.connects.mark_unchanged();
         let config = pull::OrderedConfig {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.after + 1 },
+            max_batch: BATCH_RECORDS,
             ..pull::OrderedConfig::default()
         };
         let opening = async {
