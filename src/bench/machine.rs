@@ -2,6 +2,7 @@
 //! Promises facts that were read or measured, never assumed; what the platform does not tell is absent.
 //! Does not tune anything.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -101,21 +102,22 @@ impl Usage {
         })
     }
 
-    /// Of this process and its direct children, such as Postgres' backends. Memory that they share counts several times.
-    pub fn with_children(pid: u32) -> Option<Self> {
-        let mut total = Self::of(pid)?;
+    /// Of this process and its direct children, such as Postgres' backends, each by its own; `None` when it is gone.
+    pub fn family(pid: u32) -> Option<BTreeMap<u32, Self>> {
+        let mut family = BTreeMap::from([(pid, Self::of(pid)?)]);
         for entry in fs::read_dir("/proc").ok()?.flatten() {
             let child = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            let Some(child) = child.filter(|child| parent_of(*child) == Some(pid)) else {
-                continue;
-            };
-            if let Some(usage) = Self::of(child) {
-                total.cpu += usage.cpu;
-                total.rss_bytes += usage.rss_bytes;
-            }
+            let child = child.filter(|child| parent_of(*child) == Some(pid));
+            family.extend(child.and_then(|child| Some((child, Self::of(child)?))));
         }
-        Some(total)
+        Some(family)
     }
+}
+
+/// What the members of a family took in between. Who has come since counts whole, who has gone not at all.
+fn grown(before: &BTreeMap<u32, Usage>, after: &BTreeMap<u32, Usage>) -> Duration {
+    let earlier = |pid: &u32| before.get(pid).map_or(Duration::ZERO, |usage| usage.cpu);
+    after.iter().map(|(pid, usage)| usage.cpu.saturating_sub(earlier(pid))).sum()
 }
 
 /// Processes whose consumption is told, as far as they are known and on this machine.
@@ -146,47 +148,68 @@ pub struct Cost {
 }
 
 /// Reads what processes take from one moment to another.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Meter {
     pids: Pids,
-    before: [Option<Usage>; 3],
+    before: Families,
 }
+
+/// Server, NATS server, and Postgres with its backends.
+type Families = [Option<BTreeMap<u32, Usage>>; 3];
 
 impl Meter {
     /// From now on.
     pub fn start(pids: Pids) -> Self {
-        Self { pids, before: pids.usage() }
+        Self { pids, before: pids.families() }
     }
 
     /// Until now, for so many operations.
     pub fn cost(&self, operations: u64) -> Cost {
-        let after = self.pids.usage();
+        let after = self.pids.families();
         let spent = |place: usize| {
-            let cpu = after[place]?.cpu.saturating_sub(self.before[place]?.cpu);
-            Some(cpu.as_secs_f64())
+            let grown = grown(self.before[place].as_ref()?, after[place].as_ref()?);
+            Some(grown.as_secs_f64())
         };
         Cost {
             operations,
             server_cpu_seconds: spent(0),
             nats_cpu_seconds: spent(1),
             postgres_cpu_seconds: spent(2),
-            server_rss_bytes: after[0].map(|usage| usage.rss_bytes),
+            server_rss_bytes: self.pids.server_rss_bytes(),
         }
     }
 }
 
 impl Pids {
     /// What each has taken so far.
-    pub fn usage(self) -> [Option<Usage>; 3] {
+    fn families(self) -> Families {
+        let alone = |pid| Some(BTreeMap::from([(pid, Usage::of(pid)?)]));
         [
-            self.server.and_then(Usage::of),
-            self.nats.and_then(Usage::of),
-            self.postgres.and_then(Usage::with_children),
+            self.server.and_then(alone),
+            self.nats.and_then(alone),
+            self.postgres.and_then(Usage::family),
         ]
+    }
+
+    /// The server's resident memory, in bytes.
+    pub fn server_rss_bytes(self) -> Option<u64> {
+        self.server.and_then(Usage::of).map(|usage| usage.rss_bytes)
     }
 }
 
 impl Cost {
+    /// Of all of these together; what is not known of one is not known.
+    pub fn sum(costs: &[Self]) -> Self {
+        let seconds = |of: fn(&Self) -> Option<f64>| costs.iter().map(of).sum::<Option<f64>>();
+        Self {
+            operations: costs.iter().map(|cost| cost.operations).sum(),
+            server_cpu_seconds: seconds(|cost| cost.server_cpu_seconds),
+            nats_cpu_seconds: seconds(|cost| cost.nats_cpu_seconds),
+            postgres_cpu_seconds: seconds(|cost| cost.postgres_cpu_seconds),
+            server_rss_bytes: costs.last().and_then(|cost| cost.server_rss_bytes),
+        }
+    }
+
     /// Processor seconds of 1 000 operations: of the server, of nats-server and of Postgres.
     pub fn of_thousand(&self) -> [Option<f64>; 3] {
         let thousands = precise(self.operations.max(1)) / 1_000.0;
@@ -253,6 +276,14 @@ mod tests {
     fn this_process_can_be_looked_at() {
         let usage = Usage::of(std::process::id()).unwrap();
         assert!(usage.rss_bytes > 100_000);
-        assert!(Usage::with_children(std::process::id()).unwrap().rss_bytes >= usage.rss_bytes / 2);
+        assert!(Usage::family(std::process::id()).unwrap().contains_key(&std::process::id()));
+    }
+
+    #[test]
+    fn a_backend_that_ends_takes_nothing_away_from_the_others() {
+        let usage = |seconds| Usage { cpu: Duration::from_secs(seconds), rss_bytes: 0 };
+        let before = BTreeMap::from([(1, usage(5)), (2, usage(40))]);
+        let after = BTreeMap::from([(1, usage(7)), (3, usage(4))]);
+        assert_eq!(grown(&before, &after), Duration::from_secs(6));
     }
 }

@@ -3,6 +3,7 @@
 //! Does not print; the command does.
 
 use super::{Age, Measured, Report, Who};
+use crate::bench::machine::Cost;
 use crate::bench::report::{cost_of_thousand, grouped, machine_line, plain, plain_table};
 use crate::load::{Round, Spread};
 
@@ -34,7 +35,7 @@ pub fn of_read(report: &Report) -> String {
             median(over(|r| r.p99_ms)),
             grouped(measured.rounds.iter().map(Round::errors).sum()),
             share(report, measured),
-            measured.costs.last().map_or_else(String::new, cost_of_thousand),
+            cost_of_thousand(&Cost::sum(&measured.costs)),
             median(writes(|r| r.per_second)),
             median(writes(|r| r.p99_ms)),
         ]);

@@ -256,7 +256,7 @@ impl Bench<'_> {
     /// Audits the receipts and gives the report.
     pub(super) async fn finish(mut self) -> Result<Report, Error> {
         self.report.acknowledged = self.ledger.len() as u64;
-        self.report.server_rss_bytes = self.target.pids.usage()[0].map(|usage| usage.rss_bytes);
+        self.report.server_rss_bytes = self.target.pids.server_rss_bytes();
         if let Some(stored) = &self.hooks.stored {
             self.narrator.moment("reading the log back for the audit");
             let stored = asked("reading the log back", stored(self.conversations)).await?;
