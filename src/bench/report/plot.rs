@@ -34,7 +34,19 @@ pub struct Chart {
     lines: Vec<Line>,
     /// Whether what is offered is drawn too, as the line `y = x`.
     diagonal: bool,
+    legend: Corner,
 }
+
+/// Where the legend stands: where no line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Corner {
+    LowerRight,
+    /// In room that is made for it above the lines.
+    UpperLeft,
+}
+
+/// How much higher than its lines a chart is whose legend stands above them.
+const HEADROOM: f64 = 1.5;
 
 /// An axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,6 +111,7 @@ fn of_load(report: &Value) -> Vec<Chart> {
             y: Axis { name: "p99, ms", scale: Scale::Log },
             lines: lines("/round/p99Ms"),
             diagonal: false,
+            legend: Corner::LowerRight,
         },
         Chart {
             name: "load-rate",
@@ -107,6 +120,7 @@ fn of_load(report: &Value) -> Vec<Chart> {
             y: Axis { name: "acknowledged a second", scale: Scale::Linear },
             lines: lines("/round/perSecond"),
             diagonal: true,
+            legend: Corner::LowerRight,
         },
     ]
 }
@@ -137,6 +151,7 @@ fn of_growth(report: &Value) -> Vec<Chart> {
         y: Axis { name: "times the figure of the smallest", scale: Scale::Linear },
         lines,
         diagonal: false,
+        legend: Corner::UpperLeft,
     }]
 }
 
@@ -234,7 +249,11 @@ impl Chart {
     fn draw_into(&self, text: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
         let (x, y) = (self.x.scale, self.y.scale);
         let (left, right, columns) = x.ticks(self.points().map(|point| point.0));
-        let (low, high, rows) = y.ticks(self.points().map(|point| point.1));
+        let (room, corner) = match self.legend {
+            Corner::LowerRight => (1.0, SeriesLabelPosition::LowerRight),
+            Corner::UpperLeft => (HEADROOM, SeriesLabelPosition::UpperLeft),
+        };
+        let (low, high, rows) = y.ticks(self.points().map(|point| point.1 * room));
         let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
         let mut builder = ChartBuilder::on(&area);
@@ -273,7 +292,7 @@ impl Chart {
             chart.draw_series(dots)?;
         }
         let mut legend = chart.configure_series_labels();
-        legend.position(SeriesLabelPosition::LowerRight).label_font(FONT);
+        legend.position(corner).label_font(FONT);
         legend.background_style(WHITE.mix(0.9)).border_style(RGBColor(150, 150, 150));
         legend.draw()?;
         area.present()
