@@ -69,11 +69,7 @@ impl Counter {
 
     fn body(&self, row: Row, attempts: Option<Vec<Attempt>>) -> DeliveryBody {
         let held = (row.state == "retrying").then(|| self.holds(&row)).flatten();
-        // A channel that waits for a probe makes no attempt before it, and one that is paused has no next attempt.
-        let next_attempt_at = match held {
-            Some((_, probe)) => probe.map(|at| row.next_attempt_at.map_or(at, |next| next.max(at))),
-            None => row.next_attempt_at,
-        };
+        let next_attempt_at = next_attempt(held.as_ref(), row.next_attempt_at);
         DeliveryBody {
             id: row.id,
             channel_id: row.channel,
@@ -87,22 +83,38 @@ impl Counter {
             first_attempt_at: row.first_attempt_at,
             last_attempt_at: row.last_attempt_at,
             next_attempt_at,
-            channel_state: held.map(|(state, _)| state),
+            channel_state: held.map(|held| held.state),
             history: attempts.map(|all| all.into_iter().map(attempt).collect()),
         }
     }
 
-    /// The state of a delivery's channel that holds it back, and when that will try one.
-    fn holds(&self, row: &Row) -> Option<(&'static str, Option<Timestamp>)> {
+    /// What holds a delivery back, if anything does.
+    fn holds(&self, row: &Row) -> Option<Held> {
         let channel = self.directory.channel(row.tenant, row.channel)?;
         if channel.status == ChannelStatus::Paused {
-            return Some(("paused", None));
+            return Some(Held { state: "paused", probe: None });
         }
         match self.deliveries.as_ref()?.look(row.channel).entry?.state {
             breaker::State::Closed => None,
-            breaker::State::Open { until } => Some(("open", Some(until))),
-            breaker::State::HalfOpen => Some(("half_open", row.next_attempt_at)),
+            breaker::State::Open { until } => Some(Held { state: "open", probe: Some(until) }),
+            breaker::State::HalfOpen => {
+                Some(Held { state: "half_open", probe: row.next_attempt_at })
+            }
         }
+    }
+}
+
+/// A channel's state that holds its deliveries back, and when it tries one; one that is paused tries none.
+struct Held {
+    state: &'static str,
+    probe: Option<Timestamp>,
+}
+
+/// When the next attempt is, of a delivery whose own is due at `due`.
+fn next_attempt(held: Option<&Held>, due: Option<Timestamp>) -> Option<Timestamp> {
+    match held {
+        None => due,
+        Some(Held { probe, .. }) => (*probe).max(due.filter(|_| probe.is_some())),
     }
 }
 
@@ -290,4 +302,20 @@ fn problem(error: &redelivery::Error) -> Problem {
         }
     };
     problem.with_cause(cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_attempt_is_promised_before_the_channel_makes_one() {
+        let at = |micros| Timestamp::from_micros(micros);
+        let next = |probe, due| next_attempt(Some(&Held { state: "open", probe }), due);
+        assert_eq!(next_attempt(None, at(5)), at(5));
+        assert_eq!(next(None, at(5)), None, "paused");
+        assert_eq!(next(at(9), at(5)), at(9), "it waits for the probe");
+        assert_eq!(next(at(3), at(5)), at(5), "and for its own time");
+        assert_eq!(next(at(3), None), at(3));
+    }
 }

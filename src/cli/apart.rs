@@ -177,15 +177,26 @@ async fn wait_until_ready(
     }
 }
 
-async fn create_tenant(host: &str) -> anyhow::Result<Created> {
-    let body = r#"{"name":"bench"}"#;
+/// What the server answers to the operator, its head included.
+pub(crate) async fn as_operator(
+    host: &str,
+    (method, path): (&str, &str),
+    body: &str,
+) -> std::io::Result<String> {
     let request = format!(
-        "POST /v1/tenants HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
          Authorization: Bearer {ADMIN_TOKEN}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let ask = || async { operator::exchange(host, &request).await.context("creating a tenant") };
+    operator::exchange(host, &request).await
+}
+
+async fn create_tenant(host: &str) -> anyhow::Result<Created> {
+    let body = r#"{"name":"bench"}"#;
+    let ask = || async {
+        as_operator(host, ("POST", "/v1/tenants"), body).await.context("creating a tenant")
+    };
     let mut answer = ask().await?;
     // A disk that stands still for a moment is refused as that; a tenant too many does no harm here.
     for _ in 1..TENANT_TRIES {

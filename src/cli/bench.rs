@@ -95,6 +95,17 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
+/// Where a benchmark lives and what it leaves.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Files {
+    /// Where programs are kept; the data of the run is beside them, and removed at the end
+    #[arg(long, default_value = ".forebay")]
+    pub data_dir: PathBuf,
+    /// Write every figure to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
 /// What all benchmarks take.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Common {
@@ -110,12 +121,9 @@ pub(super) struct Common {
     /// Conversations that are sent to
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub conversations: u32,
-    /// Where programs are kept; the data of the run is beside them, and removed at the end
-    #[arg(long, default_value = ".forebay")]
-    pub data_dir: PathBuf,
-    /// Write every figure of every round to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where it lives and what it leaves
+    #[command(flatten)]
+    pub files: Files,
 }
 
 impl Common {
@@ -145,7 +153,7 @@ async fn place(services: &Services, server: &Apart, clock: &Clock) -> anyhow::Re
 
 /// Measures appends, prints the table, writes the file. Fails when the audit is not clean.
 async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()> {
-    let services = Services::start(arguments.common.data_dir.clone(), Install::Allow).await?;
+    let services = Services::start(arguments.common.files.data_dir.clone(), Install::Allow).await?;
     let (database, nats) = (services.database_url.clone(), services.nats.url());
     let start = |namespace: &'static str| {
         let settings = [
@@ -266,7 +274,7 @@ impl AppendArguments {
     /// # Errors
     /// When the file cannot be written or the audit is not clean.
     pub(super) fn tell(&self, found: &append::Report) -> anyhow::Result<()> {
-        tell(&report::of_append(found), found, self.common.json.as_deref())?;
+        tell(&report::of_append(found), found, self.common.files.json.as_deref())?;
         verdict(found.audit)
     }
 }

@@ -18,16 +18,15 @@ use crate::event::{ChannelId, Delivery};
 use crate::lifecycle::restraint::{Decision, Restraint};
 use crate::lifecycle::{Stop, chain};
 use crate::log::Log;
-use crate::log::batch::{Posted, Posting};
+use crate::log::batch::{BATCH_BYTES_MAX, Posted, Posting};
 use crate::log::queue::Taken;
 use crate::metrics;
 
 /// Most deliveries that wait to be moved; whoever brings more waits.
 pub(super) const WAITING_MAX: usize = 4_096;
 
-/// Most deliveries and bytes of one move.
+/// Most deliveries of one move.
 const MOVE_MAX: usize = 900;
-const MOVE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Entries that are looked at together.
 const ENSURED_AT_ONCE: usize = 64;
@@ -68,7 +67,7 @@ impl Diverter {
             let (mut bytes, mut count) = (0, 0);
             for moving in waiting.iter().take(MOVE_MAX) {
                 bytes += moving.delivery.body.len();
-                if count > 0 && bytes > MOVE_BYTES_MAX {
+                if count > 0 && bytes > BATCH_BYTES_MAX {
                     break;
                 }
                 count += 1;

@@ -1,4 +1,4 @@
-//! How the directory writes: one entry, guarded by its revision, tried again while that can help.
+//! How the directory asks its bucket and writes to it: one entry, guarded by its revision, tried again while that can help.
 //! Promises that a write whose answer was lost is recognised, and that a write that returns is in this node's memory.
 //! Does not know what the entries say.
 

@@ -13,6 +13,9 @@ use super::{Error, Log};
 /// Most messages of one atomic batch, as JetStream allows.
 pub const BATCH_MESSAGES_MAX: usize = 1_000;
 
+/// Most bytes of one atomic batch that is not the router's: it stands before everything else on the connection.
+pub const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
+
 /// How long the acknowledgement of a batch is waited for.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -14,7 +14,7 @@ use crate::event::{
     ChannelId, ConversationId, Delivery, DeliveryId, Event, MessageId, RequestId, TenantId,
 };
 use crate::lifecycle::{Kind, Supervisor, chain};
-use crate::log::batch::{Posted, Posting};
+use crate::log::batch::{BATCH_BYTES_MAX, Posted, Posting};
 use crate::log::{self, Log};
 use crate::store::attempts::Attempt;
 use crate::store::deliveries::{Filter, Row};
@@ -289,15 +289,18 @@ impl Redelivery {
             guard: None,
             payload: delivery.encode(),
         };
-        // All of them or none, so that a step that failed can be made again.
-        let name = again.first().map(|first| format!("{}-{}", first.id, first.attempt));
-        let postings = again.into_iter().map(posting).collect();
-        match self.log.post(&name.unwrap_or_default(), postings).await {
-            Posted::Stored(_) => Ok(()),
-            other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => {
-                Err(Error::NotQueued(format!("{other:?}")))
+        // A step that fails half way is made again: what was queued before is the same attempt, and known by it.
+        for batch in batches(again) {
+            let name = batch.first().map(|first| format!("{}-{}", first.id, first.attempt));
+            let postings = batch.into_iter().map(posting).collect();
+            match self.log.post(&name.unwrap_or_default(), postings).await {
+                Posted::Stored(_) => {}
+                other @ (Posted::Conflict | Posted::Full | Posted::Unknown(_)) => {
+                    return Err(Error::NotQueued(format!("{other:?}")));
+                }
             }
         }
+        Ok(())
     }
 
     fn note(&self, job: Job) {
@@ -308,6 +311,25 @@ impl Redelivery {
     fn deadline(&self) -> Instant {
         self.clock.now() + READ_MAX
     }
+}
+
+/// Deliveries as batches, none with more bytes than one may have unless it is one delivery.
+fn batches(deliveries: Vec<Delivery>) -> Vec<Vec<Delivery>> {
+    let (mut batches, mut room): (Vec<Vec<Delivery>>, usize) = (Vec::new(), 0);
+    for delivery in deliveries {
+        let bytes = delivery.body.len();
+        match batches.last_mut() {
+            Some(batch) if bytes <= room => {
+                room -= bytes;
+                batch.push(delivery);
+            }
+            _ => {
+                room = BATCH_BYTES_MAX.saturating_sub(bytes);
+                batches.push(vec![delivery]);
+            }
+        }
+    }
+    batches
 }
 
 /// Keeps a job, and of its tenant's others that have ended the newest.
@@ -339,5 +361,40 @@ fn remake(row: &Row, event: &Event) -> Delivery {
         attempt: row.attempts + 1,
         before: row.attempts,
         body: body(event),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_has_what_fits_and_a_delivery_that_does_not_goes_alone() {
+        let (id, uuid) = (MessageId::from_uuid(uuid::Uuid::nil()), uuid::Uuid::nil());
+        let sized = |bytes| Delivery {
+            id: Delivery::name(id, ChannelId::from_uuid(uuid)),
+            tenant: TenantId::from_uuid(uuid),
+            channel: ChannelId::from_uuid(uuid),
+            conversation: ConversationId::from_uuid(uuid),
+            message: id,
+            seq: 1,
+            attempt: 1,
+            before: 0,
+            body: Bytes::from(vec![0; bytes]),
+        };
+        let split = |sizes: &[usize]| -> Vec<Vec<usize>> {
+            let all = batches(sizes.iter().map(|&bytes| sized(bytes)).collect());
+            all.iter().map(|batch| batch.iter().map(|one| one.body.len()).collect()).collect()
+        };
+        let half = BATCH_BYTES_MAX / 2;
+        assert!(split(&[]).is_empty());
+        assert_eq!(split(&[half, half]), [vec![half, half]]);
+        assert_eq!(split(&[half, half, 1, half]), [vec![half, half], vec![1, half]]);
+        assert_eq!(
+            split(&[1, BATCH_BYTES_MAX + 1, 1]),
+            [vec![1], vec![BATCH_BYTES_MAX + 1], vec![1]]
+        );
     }
 }

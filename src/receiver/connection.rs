@@ -148,7 +148,7 @@ async fn put_mode(
         Ok(body) => body,
         Err(unread) => return unread.answer(),
     };
-    Ok(match (Mode::from_json(&body), yard.hook_if_room(name)) {
+    Ok(match (Mode::from_body(&body), yard.hook_if_room(name)) {
         (Ok(mode), Some(hook)) => {
             let json = json_of(&mode);
             hook.set_mode(mode);

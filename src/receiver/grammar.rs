@@ -85,16 +85,26 @@ pub enum BadMode {
         says: &'static str,
     },
     /// Not of the form `{"mode": …}`.
-    #[error("a mode is a JSON object like {{\"mode\":\"status\",\"status\":500}}")]
+    #[error(
+        "a mode is a text like status:500, or JSON like {{\"mode\":\"status\",\"status\":500}}"
+    )]
     Json,
 }
 
 impl Mode {
-    /// From JSON: `{"mode":"status","status":500}`, or the text alone, `{"mode":"status:500"}`.
+    /// From the body of a request: the text as on the command line, `status:500`, or JSON,
+    /// `{"mode":"status","status":500}` or `{"mode":"status:500"}`.
     ///
     /// # Errors
     /// [`BadMode`]
-    pub fn from_json(json: &[u8]) -> Result<Self, BadMode> {
+    pub fn from_body(body: &[u8]) -> Result<Self, BadMode> {
+        match std::str::from_utf8(body.trim_ascii()) {
+            Ok(text) if text.starts_with(|c: char| c.is_ascii_lowercase()) => text.parse(),
+            Ok(_) | Err(_) => Self::from_json(body),
+        }
+    }
+
+    fn from_json(json: &[u8]) -> Result<Self, BadMode> {
         let object: Map<String, Value> = serde_json::from_slice(json).ok().ok_or(BadMode::Json)?;
         let text = object.get("mode").and_then(Value::as_str).ok_or(BadMode::Json)?;
         if object.len() == 1 {

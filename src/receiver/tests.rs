@@ -267,6 +267,8 @@ async fn a_mode_is_changed_and_told_over_http_on_one_connection() {
     for (line, body, begins, ends) in [
         ("PUT /modes/a", r#"{"mode":"status","status":500}"#, "200", "{\"mode\":\"status:500\"}\n"),
         ("GET /modes/a", "", "200", "{\"mode\":\"status:500\"}\n"),
+        ("PUT /modes/c", "flap:4:1\n", "200", "{\"mode\":\"flap:4:1\"}\n"),
+        ("PUT /modes/c", "nonsense", "422", "\n"),
         ("GET /modes/b", "", "200", "{\"mode\":\"answer\"}\n"),
         ("POST /hook/a", "{}", "500", "\r\n\r\n"),
         ("POST /hook/b", "{}", "200", "\r\n\r\n"),

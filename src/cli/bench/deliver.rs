@@ -2,11 +2,11 @@
 //! Promises a table on standard output and, with `--json`, the same figures in a file.
 //! Does not measure; the bench room does.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::Files;
 use super::pool::raise_file_limit;
 use crate::bench::Error;
 use crate::bench::deliver::{self, Fault, Options, Rate, Target, of_deliver};
@@ -49,12 +49,9 @@ pub(in crate::cli) struct Arguments {
     /// Deliveries of the measurement of the router; 0 leaves it out
     #[arg(long, default_value_t = 50_000)]
     routed: u32,
-    /// Where programs are kept; the data of the run is beside them, and removed at the end
-    #[arg(long, default_value = ".forebay")]
-    data_dir: PathBuf,
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Where it lives and what it leaves
+    #[command(flatten)]
+    files: Files,
 }
 
 impl Arguments {
@@ -86,7 +83,7 @@ impl Arguments {
 /// Starts a server, measures, prints the table, writes the file.
 pub(super) async fn run(arguments: Arguments, clock: &Clock) -> anyhow::Result<()> {
     raise_file_limit();
-    let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+    let services = Services::start(arguments.files.data_dir.clone(), Install::Allow).await?;
     let settings = [("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8"), ("DELIVERY_TIMEOUT_MS", "10000")];
     let server = Apart::start(&services, &settings, clock).await?;
     let narrator = Narrator::on_stderr();
@@ -98,7 +95,7 @@ pub(super) async fn run(arguments: Arguments, clock: &Clock) -> anyhow::Result<(
     if arguments.routed > 0 {
         found.router = Some(router(&services, arguments.routed, clock).await?);
     }
-    super::tell(&of_deliver(&found), &found, arguments.json.as_deref())
+    super::tell(&of_deliver(&found), &found, arguments.files.json.as_deref())
 }
 
 fn target(server: &Apart, services: &Services) -> Target {

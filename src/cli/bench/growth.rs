@@ -2,10 +2,9 @@
 //! Promises tables on standard output and, with `--json`, the same figures in a file.
 //! Does not measure; the bench room does.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
+use super::Files;
 use super::{place, read};
 use crate::bench::backlog::fill::Filling;
 use crate::bench::read::growth::{Plan, REST, Report};
@@ -36,17 +35,14 @@ pub(in crate::cli) struct Arguments {
     /// Length of a round, in seconds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Where programs are kept; the data of the run is beside them, and removed at the end
-    #[arg(long, default_value = ".forebay")]
-    data_dir: PathBuf,
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Where it lives and what it leaves
+    #[command(flatten)]
+    files: Files,
 }
 
 /// Starts a server, measures, makes what it has grow, measures again.
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
-    let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+    let services = Services::start(arguments.files.data_dir.clone(), Install::Allow).await?;
     let server = Apart::start(&services, &[], clock).await?;
     let narrator = Narrator::on_stderr();
     let plan = Plan {
@@ -81,6 +77,6 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
         report.reads.push(plan.read(&target, events, &narrator).await?);
     }
     narrator.finish();
-    super::tell(&of_growth(&report), &report, arguments.json.as_deref())?;
+    super::tell(&of_growth(&report), &report, arguments.files.json.as_deref())?;
     server.stop().await
 }

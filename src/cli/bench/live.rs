@@ -2,12 +2,12 @@
 //! Promises a table on standard output and, with `--json`, the same figures in a file.
 //! Does not measure; the bench room does.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use rustix::process::{Resource, getrlimit};
 
+use super::Files;
 use super::pool::raise_file_limit;
 use crate::bench::live::{self, Options, Part, Target, of_live};
 use crate::bench::send::{Answer, Hook};
@@ -53,12 +53,9 @@ pub(in crate::cli) struct Arguments {
     /// Clients that come back at once
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     storm: u32,
-    /// Where programs are kept; the data of the run is beside them, and removed at the end
-    #[arg(long, default_value = ".forebay")]
-    data_dir: PathBuf,
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Where it lives and what it leaves
+    #[command(flatten)]
+    files: Files,
 }
 
 impl Arguments {
@@ -89,7 +86,7 @@ pub(super) async fn run(arguments: Arguments, clock: &Clock) -> anyhow::Result<(
         say(&format!("only {limit} files may be open: {room} idle connections instead"));
         options.idle = room.max(1);
     }
-    let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+    let services = Services::start(arguments.files.data_dir.clone(), Install::Allow).await?;
     // Its children inherit the limit of open files.
     let settings = [("FOREBAY_CONNECTIONS_MAX", "30000")];
     let server = Apart::start(&services, &settings, clock).await?;
@@ -109,7 +106,7 @@ pub(super) async fn run(arguments: Arguments, clock: &Clock) -> anyhow::Result<(
     let found = live::run(&target, options, &hook, &narrator, clock).await;
     narrator.finish();
     let found = found?;
-    super::tell(&of_live(&found), &found, arguments.json.as_deref())?;
+    super::tell(&of_live(&found), &found, arguments.files.json.as_deref())?;
     server.stop().await
 }
 

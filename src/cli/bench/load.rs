@@ -2,17 +2,16 @@
 //! Promises tables on standard output and, with `--json`, the same figures in a file.
 //! Does not measure; the bench room does.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::Files;
 use super::pool::raise_file_limit;
 use super::send::measured;
 use crate::bench::send::offered::{self, BURST_SHARE, Limit, Options};
 use crate::bench::send::{Answer, of_load};
-use crate::cli::apart::{ADMIN_TOKEN, Apart, Services};
-use crate::cli::operator;
+use crate::cli::apart::{Apart, Services, as_operator};
 use crate::clock::Clock;
 use crate::load::Narrator;
 use crate::sandbox::Install;
@@ -44,12 +43,9 @@ pub(in crate::cli) struct Arguments {
     /// Conversations that are sent to
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     conversations: u32,
-    /// Where programs are kept; the data of the run is beside them, and removed at the end
-    #[arg(long, default_value = ".forebay")]
-    data_dir: PathBuf,
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Where it lives and what it leaves
+    #[command(flatten)]
+    files: Files,
 }
 
 impl Arguments {
@@ -72,7 +68,7 @@ impl Arguments {
 /// Starts a server, measures, prints the tables, writes the file. Fails when the audit is not clean.
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
     raise_file_limit();
-    let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+    let services = Services::start(arguments.files.data_dir.clone(), Install::Allow).await?;
     let settings = [("FOREBAY_CONNECTIONS_MAX", "30000")];
     let server = Apart::start(&services, &settings, clock).await?;
     let (target, hooks) = measured(&services, &server).await?;
@@ -80,7 +76,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let options = arguments.options();
     let found = offered::run(&target, options, (&hooks, &limit), &narrator, clock).await?;
     narrator.finish();
-    super::tell(&of_load(&found), &found, arguments.json.as_deref())?;
+    super::tell(&of_load(&found), &found, arguments.files.json.as_deref())?;
     server.stop().await?;
     super::verdict(found.audit)
 }
@@ -97,15 +93,9 @@ fn limit(server: &Apart) -> impl Fn(Option<u32>) -> Answer<()> + Send + Sync + '
             }
             None => r#"{"sendQuota":null}"#.to_owned(),
         };
-        let request = format!(
-            "PATCH {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
-             Authorization: Bearer {ADMIN_TOKEN}\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let host = host.clone();
+        let (host, path) = (host.clone(), path.clone());
         Box::pin(async move {
-            let answer = operator::exchange(&host, &request).await?;
+            let answer = as_operator(&host, ("PATCH", &path), &body).await?;
             if answer.starts_with("HTTP/1.1 200") {
                 return Ok(());
             }

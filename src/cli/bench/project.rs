@@ -2,10 +2,9 @@
 //! Promises a table on standard output and, with `--json`, the same figures in a file.
 //! Does not measure; the bench room does.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
+use super::Files;
 use super::place;
 use crate::bench::backlog::fill::Filling;
 use crate::bench::backlog::of_project;
@@ -27,12 +26,9 @@ pub(in crate::cli) struct Arguments {
     /// Bytes of a message's text
     #[arg(long, default_value_t = 300)]
     payload: usize,
-    /// Where programs are kept; the data of the run is beside them, and removed at the end
-    #[arg(long, default_value = ".forebay")]
-    data_dir: PathBuf,
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Where it lives and what it leaves
+    #[command(flatten)]
+    files: Files,
 }
 
 /// Makes a backlog while nobody projects, then starts a node that does.
@@ -42,7 +38,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let mut report: Option<Report> = None;
     let (mut projected, mut copied) = (Vec::new(), Vec::new());
     for nth in 1..=arguments.rounds {
-        let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+        let services = Services::start(arguments.files.data_dir.clone(), Install::Allow).await?;
         // It makes the log, the tables and the tenant.
         let server = Apart::start(&services, &[("FOREBAY_PROJECT", "off")], clock).await?;
         let mut place = place(&services, &server, clock).await?;
@@ -68,7 +64,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     match report {
         Some(report) => {
             let report = Report { projected, copied, ..report };
-            super::tell(&of_project(&report), &report, arguments.json.as_deref())
+            super::tell(&of_project(&report), &report, arguments.files.json.as_deref())
         }
         None => Ok(()),
     }

@@ -2,11 +2,11 @@
 //! Promises a table on standard output and, with `--json`, the same figures in a file.
 //! Does not measure; the bench room does.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::Files;
 use super::place;
 use crate::bench::backlog::fill::Filling;
 use crate::bench::read::{self, Options, Target, of_read};
@@ -45,12 +45,9 @@ pub(in crate::cli) struct Arguments {
     /// Length of a round, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Where programs are kept; the data of the run is beside them, and removed at the end
-    #[arg(long, default_value = ".forebay")]
-    data_dir: PathBuf,
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Where it lives and what it leaves
+    #[command(flatten)]
+    files: Files,
 }
 
 impl Arguments {
@@ -80,7 +77,7 @@ pub(super) fn options((readers, writers): (u16, u16), round: Duration) -> Option
 
 /// Starts a server, gives it a history, measures, prints the table, writes the file.
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
-    let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+    let services = Services::start(arguments.files.data_dir.clone(), Install::Allow).await?;
     let server = Apart::start(&services, &[], clock).await?;
     let narrator = Narrator::on_stderr();
     let place = place(&services, &server, clock).await?;
@@ -98,6 +95,6 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     };
     let found = read::run(&target, arguments.options(), &services.data_dir, &narrator).await?;
     narrator.finish();
-    super::tell(&of_read(&found), &found, arguments.json.as_deref())?;
+    super::tell(&of_read(&found), &found, arguments.files.json.as_deref())?;
     server.stop().await
 }

@@ -64,7 +64,7 @@ impl Arguments {
 
 /// Measures sends, prints the table, writes the file. Fails when the audit is not clean.
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
-    let (root, delay) = (arguments.common.data_dir.clone(), arguments.sync_delay_ms);
+    let (root, delay) = (arguments.common.files.data_dir.clone(), arguments.sync_delay_ms);
     let delay = Duration::from_millis(delay);
     let services = Services::start_with(root, Install::Allow, delay).await?;
     let server = Apart::start(&services, &[], clock).await?;
@@ -72,7 +72,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let narrator = Narrator::on_stderr();
     let found = send::run(&target, arguments.options(), &hooks, &narrator, clock).await?;
     narrator.finish();
-    super::tell(&report::of_send(&found), &found, arguments.common.json.as_deref())?;
+    super::tell(&report::of_send(&found), &found, arguments.common.files.json.as_deref())?;
     server.stop().await?;
     super::verdict(found.audit)
 }

@@ -2,10 +2,9 @@
 //! Promises a table on standard output and, with `--json`, the same figures in a file.
 //! Does not measure; the bench room does.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
+use super::Files;
 use super::place;
 use crate::bench::backlog::fill::Filling;
 use crate::bench::backlog::of_start;
@@ -25,12 +24,9 @@ pub(in crate::cli) struct Arguments {
     /// Starts of each case; the median is told
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Where programs are kept; the data of the run is beside them, and removed at the end
-    #[arg(long, default_value = ".forebay")]
-    data_dir: PathBuf,
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Where it lives and what it leaves
+    #[command(flatten)]
+    files: Files,
 }
 
 /// A window of keys that no event of the log is younger than, in the environment of a server.
@@ -42,7 +38,7 @@ const NO_PROJECTOR: (&str, &str) = ("FOREBAY_PROJECT", "off");
 /// Starts servers, again and again.
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
     let narrator = Narrator::on_stderr();
-    let services = Services::start(arguments.data_dir.clone(), Install::Allow).await?;
+    let services = Services::start(arguments.files.data_dir.clone(), Install::Allow).await?;
     let mut starting = Starting { services: &services, rounds: 1, narrator: &narrator, clock };
     let mut cases = vec![starting.case("nothing: log and tables are made", &[]).await?];
     starting.rounds = arguments.rounds;
@@ -75,7 +71,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let machine = Machine::look(&services.data_dir, clock).await?;
     let report = Report { machine, events, cases, read_back_ms };
     narrator.finish();
-    super::tell(&of_start(&report), &report, arguments.json.as_deref())
+    super::tell(&of_start(&report), &report, arguments.files.json.as_deref())
 }
 
 /// Servers that are started one after the other on the same services.

@@ -42,12 +42,30 @@ impl Binaries {
 
 /// A script that becomes the program, watched by a strace of its own that stops it at a sync only.
 fn stand_in(place: &Path, program: &Path, delay: Duration) -> io::Result<()> {
-    let micros = delay.as_micros();
-    let script = format!(
-        "#!/bin/sh\nexec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace={CALLS} \
-         -e inject={CALLS}:delay_exit={micros} -- '{}' \"$@\"\n",
-        program.display()
-    );
-    fs::write(place, script)?;
+    fs::write(place, script(&program.to_string_lossy(), delay))?;
     fs::set_permissions(place, fs::Permissions::from_mode(0o755))
+}
+
+fn script(program: &str, delay: Duration) -> String {
+    let (program, micros) = (program.replace('\'', r"'\''"), delay.as_micros());
+    format!(
+        "#!/bin/sh\nexec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace={CALLS} \
+         -e inject={CALLS}:delay_exit={micros} -- '{program}' \"$@\"\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stand_in_becomes_its_program_whatever_its_path_and_delays_each_sync() {
+        let text = script("/opt/ann's/nats-server", Duration::from_millis(2));
+        assert!(text.starts_with("#!/bin/sh\nexec strace -D "), "{text}");
+        assert!(
+            text.contains("-e inject=fsync,fdatasync,sync_file_range:delay_exit=2000 "),
+            "{text}"
+        );
+        assert!(text.ends_with(" -- '/opt/ann'\\''s/nats-server' \"$@\"\n"), "{text}");
+    }
 }

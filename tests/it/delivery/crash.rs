@@ -1,34 +1,20 @@
 //! A node that dies between any two steps of a delivery: nothing is lost, and what is repeated has its id.
 
-use std::process::Stdio;
-
 use forebay::receiver::Mode;
 use serde_json::json;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::timeout;
 
 use super::{PATIENCE, receiver};
 use crate::world::client::Client;
-use crate::world::{ADMIN_TOKEN, World, eventually};
+use crate::world::node::Node;
+use crate::world::{World, eventually};
 
 /// A node that delivers, in a process of its own, which ends itself at this step.
 fn node(world: &World, fail_at: Option<&str>) -> Child {
-    let namespace = world.namespace();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    command.arg("serve").env_clear().envs([
-        ("DATABASE_URL", world.postgres_url()),
-        ("NATS_URL", &world.nats_url()),
-        ("FOREBAY_NAMESPACE", namespace.as_str()),
-        ("FOREBAY_LISTEN", "127.0.0.1:0"),
-        ("FOREBAY_ADMIN_TOKEN", ADMIN_TOKEN),
-        ("FOREBAY_PARTITION_BYTES_MAX", "67108864"),
-        ("FOREBAY_PARTITIONS", "2"),
-        ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8"),
-    ]);
-    if let Some(place) = fail_at {
-        command.env("FOREBAY_FAIL_AT", place);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let delivers = [("FOREBAY_DELIVER", "on"), ("FOREBAY_EGRESS_ALLOW", "127.0.0.0/8")];
+    let mut command = Node::command(world, &delivers);
+    command.envs(fail_at.map(|place| ("FOREBAY_FAIL_AT", place)));
     command.spawn().unwrap()
 }
 

@@ -18,8 +18,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts one, with some settings of the test's own.
-    pub async fn start(world: &World, settings: &[(&str, &str)]) -> Self {
+    /// What starts one, with some settings of the test's own; it ends with what it returns.
+    pub fn command(world: &World, settings: &[(&str, &str)]) -> Command {
         let namespace = world.namespace();
         let base = [
             ("DATABASE_URL", world.postgres_url()),
@@ -33,8 +33,14 @@ impl Node {
         ];
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command.arg("serve").env_clear().envs(base).envs(settings.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.kill_on_drop(true).spawn().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// Starts one, and waits until it listens.
+    pub async fn start(world: &World, settings: &[(&str, &str)]) -> Self {
+        let mut command = Self::command(world, settings);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let reading = async {
             loop {
