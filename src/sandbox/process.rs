@@ -193,7 +193,8 @@ impl Stat {
         Some(Self {
             state: match *fields.first()? {
                 "Z" | "X" | "x" => State::Dead,
-                "T" => State::Stopped,
+                // One that is traced, as slow syncs are made, stands in the second way.
+                "T" | "t" => State::Stopped,
                 _ => State::Running,
             },
             parent: fields.get(1)?.parse().ok()?,
@@ -221,6 +222,7 @@ mod tests {
         let state = |letter| Stat::parse(&LINE.replace(") S ", letter)).unwrap().state;
         assert_eq!(state(") Z "), State::Dead);
         assert_eq!(state(") T "), State::Stopped);
+        assert_eq!(state(") t "), State::Stopped);
         assert_eq!(state(") D "), State::Running);
     }
 
