@@ -174,10 +174,21 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Receiver(arguments) => {
             receiver::run(arguments, crate::clock::Clock::system()).await
         }
-        Command::Bench(command) => bench::run(command).await,
+        Command::Bench(command) => unless_interrupted(Box::pin(bench::run(command))).await,
         Command::Config(arguments) => settings::print(&arguments),
         Command::Healthcheck(arguments) => operator::healthcheck(&arguments).await,
         Command::Sandbox(arguments) => sandbox::run(arguments).await,
+    }
+}
+
+/// What is dropped by an interruption kills its services and removes their data.
+async fn unless_interrupted<F>(work: F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    tokio::select! {
+        done = work => done,
+        _ = crate::lifecycle::signal() => Err(Failed::Interrupted.into()),
     }
 }
 
@@ -186,6 +197,9 @@ async fn serve_until_asked(arguments: ServeArguments) -> anyhow::Result<()> {
     #[cfg(feature = "broken")]
     crate::config::broken::choose()?;
     log_lines(&config)?;
+    for name in crate::config::unknown_names() {
+        tracing::warn!(setting = name, "{name} is no setting; `forebay config` lists them");
+    }
     let clock = crate::clock::Clock::system();
     let until = arguments.until_stdin_closes;
     Ok(serve::run(config, clock, seed(), until).await?)

@@ -7,6 +7,7 @@ pub mod broken;
 mod delivery;
 mod pools;
 pub mod table;
+mod unknown;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,10 +15,13 @@ use std::time::Duration;
 
 use crate::delivery as deliveries;
 use crate::event::Partitions;
+use crate::event::partition::PARTITIONS_MAX;
 use crate::ingest::Policy;
 use crate::journal;
 use crate::log::{self, Namespace};
 use crate::store::{self, Schema, Target};
+
+pub use unknown::unknown_names;
 
 pub use table::{Setting, TABLE};
 
@@ -265,11 +269,19 @@ impl Reader<'_> {
         Some(Secret(value))
     }
 
+    fn partitions(&mut self) -> Option<Partitions> {
+        let number = self.parse("FOREBAY_PARTITIONS", |text| text.parse::<u16>().ok())?;
+        let partitions = Partitions::new(number);
+        if partitions.is_none() {
+            self.add("FOREBAY_PARTITIONS", format!("{number} is not within 1 to {PARTITIONS_MAX}"));
+        }
+        partitions
+    }
+
     fn log(&mut self) -> Option<log::Settings> {
         let url = self.value("NATS_URL");
         let namespace = self.parse("FOREBAY_NAMESPACE", Namespace::parse);
-        let partitions =
-            self.parse("FOREBAY_PARTITIONS", |text| text.parse().ok().and_then(Partitions::new));
+        let partitions = self.partitions();
         let replicas = self.number("FOREBAY_LOG_REPLICAS", 1..=5);
         if replicas.is_multiple_of(2) {
             let problem = "an even number tolerates no more failures than one less".to_owned();

@@ -60,7 +60,13 @@ impl FromArgMatches for Flags {
 
 impl Args for Flags {
     fn augment_args(command: Command) -> Command {
-        flagged().fold(command, |command, row| {
+        let secrets: Vec<&str> =
+            TABLE.iter().filter(|row| row.secret).map(|row| row.name).collect();
+        let of_secrets = format!(
+            "Secrets come from the environment, or as NAME_FILE from a file: {}. `forebay config` prints all settings.",
+            secrets.join(", ")
+        );
+        flagged().fold(command.after_help(of_secrets), |command, row| {
             let help = format!("{} [environment: {}]", row.reason, row.name);
             let arg = Arg::new(row.name).long(row.flag()).value_name(row.unit).help(help);
             command.arg(arg.hide_short_help(true))

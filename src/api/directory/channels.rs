@@ -148,7 +148,9 @@ impl Desk {
     /// Refuses what no delivery could go to. What is no URL at all the directory tells better.
     fn check_url(&self, url: Option<&str>) -> Result<(), Problem> {
         let (Some(url), Some(deliveries)) = (url, &self.deliveries) else { return Ok(()) };
-        if deliveries.may_go_to(url) || url.parse::<hyper::Uri>().is_err() {
+        let scheme = url.parse::<hyper::Uri>().ok().and_then(|uri| uri.scheme().cloned());
+        let is_web = scheme.is_some_and(|scheme| ["http", "https"].contains(&scheme.as_str()));
+        if deliveries.may_go_to(url) || !is_web {
             return Ok(());
         }
         let detail =

@@ -60,6 +60,9 @@ pub(super) fn check_url(url: &str) -> Result<(), String> {
                     international names as xn--"
             .to_owned());
     }
+    if url.is_empty() {
+        return Err("is required".to_owned());
+    }
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err("must begin with https:// or http://".to_owned());
     };

@@ -10,12 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::ChannelStatus;
 use super::address::{check_headers, check_url};
 use crate::directory::check::{Edit, Faults, Invalid, check_name, check_range};
+use crate::event::limits::{NAME_BYTES_MAX, TYPE_CHARACTERS, is_type};
 
 /// Most event types that a channel can name.
 pub(super) const TYPES_MAX: usize = 50;
-
-/// Longest event type, in bytes.
-pub(super) const TYPE_BYTES_MAX: usize = 128;
 
 /// Most deliveries of one channel that may be in flight on one node.
 pub(super) const IN_FLIGHT_MAX: u64 = 1_000;
@@ -276,11 +274,9 @@ fn check_types(types: Option<&[String]>, faults: &mut Faults) {
             format!("must have 1 to {TYPES_MAX} entries; leave it out to hear of all types");
         return faults.note("/types", count);
     }
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_.".contains(&b);
     for (index, kind) in types.iter().enumerate() {
-        let fits = (1..=TYPE_BYTES_MAX).contains(&kind.len());
-        if !fits || !kind.bytes().all(allowed) {
-            let form = format!("must be 1 to {TYPE_BYTES_MAX} characters of A-Z a-z 0-9 _ .");
+        if !is_type(kind) {
+            let form = format!("must be 1 to {NAME_BYTES_MAX} characters of {TYPE_CHARACTERS}");
             faults.note(format!("/types/{index}"), form);
         }
     }
@@ -333,9 +329,9 @@ mod tests {
 
     #[test]
     fn values_at_their_bounds_pass() {
-        let longest = "t".repeat(TYPE_BYTES_MAX);
+        let longest = "t".repeat(NAME_BYTES_MAX);
         for fields in [
-            json!({"types": ["message", "order.created", "A_1", longest]}),
+            json!({"types": ["message", "order.created", "A_1", "a-b", longest]}),
             json!({"types": vec!["t"; TYPES_MAX]}),
             json!({"conversations": "linked", "ordered": true}),
             json!({"maxInFlight": 1}),
@@ -354,7 +350,7 @@ mod tests {
 
     #[test]
     fn every_field_is_checked_and_named() {
-        let longer = "t".repeat(TYPE_BYTES_MAX + 1);
+        let longer = "t".repeat(NAME_BYTES_MAX + 1);
         for (fields, pointer) in [
             (json!({"name": ""}), "/name"),
             (json!({"name": "a\u{0}"}), "/name"),
@@ -362,7 +358,7 @@ mod tests {
             (json!({"url": "https://u:p@example.com/"}), "/url"),
             (json!({"types": []}), "/types"),
             (json!({"types": vec!["t"; TYPES_MAX + 1]}), "/types"),
-            (json!({"types": ["ok", "a-b"]}), "/types/1"),
+            (json!({"types": ["ok", "a b"]}), "/types/1"),
             (json!({"types": [""]}), "/types/0"),
             (json!({"types": [longer]}), "/types/0"),
             (json!({"maxInFlight": 0}), "/maxInFlight"),

@@ -10,7 +10,9 @@ use super::rejected::Code;
 use super::{Checked, METADATA, Request};
 use crate::clock::{BadTimestamp, Timestamp};
 use crate::event::key::message_id;
-use crate::event::limits::{CLOCK_SKEW_MAX, DATA_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::event::limits::{
+    CLOCK_SKEW_MAX, DATA_BYTES_MAX, TEXT_BYTES_MAX, TYPE_CHARACTERS, is_type,
+};
 use crate::event::{Body, ClientId, Fingerprint, Json, Message, Sender};
 
 /// The type of a message that names none.
@@ -114,9 +116,8 @@ fn kind(reader: &mut Reader<'_>, raw: Raw<'_>) -> Option<Box<str>> {
         return Some(KIND_DEFAULT.into());
     }
     let kind = reader.name("type", raw)?;
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-    if kind.is_empty() || !kind.bytes().all(allowed) {
-        let detail = "must be 1 or more characters of A-Z a-z 0-9 _ . -";
+    if !is_type(&kind) {
+        let detail = format!("must be 1 or more characters of {TYPE_CHARACTERS}");
         reader.fault(Code::Invalid, "type", detail);
         return None;
     }
