@@ -15,6 +15,7 @@ pub mod send;
 
 pub use reference::{lineup, raw, rows};
 
+use crate::clock::Clock;
 use crate::lifecycle::Failure;
 use crate::{load, sandbox, store};
 
@@ -125,9 +126,22 @@ pub enum Error {
         /// What came.
         frame: String,
     },
+    /// A step did not end by its deadline, so that there is no figure.
+    #[error("{doing} takes longer than {} s", within.as_secs())]
+    Late {
+        /// What was waited for.
+        doing: &'static str,
+        /// How long.
+        within: std::time::Duration,
+    },
     /// A task of the benchmark is gone.
     #[error("a task of the benchmark panicked")]
     Panicked,
+}
+
+/// The first run of a benchmark: its keys differ from those of one that was started in another millisecond.
+fn first_run(clock: &Clock) -> u32 {
+    u32::try_from(clock.timestamp().millis() & 0xffff_ffff).unwrap_or(0)
 }
 
 fn io(doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {

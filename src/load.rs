@@ -3,6 +3,7 @@
 //! requests made once, answers taken apart in place.
 //! Does not know what it measures; Forebay and the reference endpoints are addressed alike.
 
+mod arrivals;
 pub mod backoff;
 pub mod callers;
 pub mod connection;
@@ -29,6 +30,7 @@ pub use wire::Keys;
 use crate::clock::Clock;
 use crate::event::ConversationId;
 use connection::address_of;
+use tally::Window;
 use throttle::Throttle;
 use wire::conversation_text;
 use worker::{Found, Job, work};
@@ -239,8 +241,7 @@ async fn drive(plan: Plan, address: SocketAddr, watch: Arc<Watch>, clock: Clock)
         watch,
         clock: clock.clone(),
         begin,
-        measured_from,
-        until: measured_from + length,
+        window: Window { from: measured_from, until: measured_from + length },
         sends_left: AtomicU64::new(sends),
         arrivals: AtomicU64::new(0),
         throttle: (plan.on_overload == OnOverload::HoldBack)
@@ -257,13 +258,13 @@ async fn drive(plan: Plan, address: SocketAddr, watch: Arc<Watch>, clock: Clock)
         workers.spawn(work(Arc::clone(&job), worker));
     }
     let mut unfinished = u64::from(job.plan.connections);
-    let give_up = tokio::time::Instant::from_std(job.until + GRACE);
+    let give_up = tokio::time::Instant::from_std(job.window.until + GRACE);
     while let Ok(Some(_ended)) = tokio::time::timeout_at(give_up, workers.join_next()).await {
         unfinished -= 1;
     }
     workers.shutdown().await;
     let mut found = job.found.lock().unwrap_or_else(PoisonError::into_inner);
-    let end = found.last_answer.min(job.until);
+    let end = found.last_answer.min(job.window.until);
     Outcome {
         phases: std::mem::take(&mut found.phases),
         ledger: std::mem::take(&mut found.ledger),

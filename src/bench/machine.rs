@@ -86,6 +86,8 @@ pub struct Usage {
     pub cpu: Duration,
     /// Resident memory, in bytes.
     pub rss_bytes: u64,
+    /// The most of it since the process began, or since a [`Meter`] was started, in bytes.
+    pub peak_bytes: u64,
 }
 
 /// Ticks of a second in `/proc/<pid>/stat`: `USER_HZ`, which is 100 on every Linux platform (proc(5)).
@@ -99,6 +101,7 @@ impl Usage {
         Some(Self {
             cpu: cpu_of(&stat)?,
             rss_bytes: field(&status, "VmRSS").and_then(kilobytes).unwrap_or(0),
+            peak_bytes: field(&status, "VmHWM").and_then(kilobytes).unwrap_or(0),
         })
     }
 
@@ -145,6 +148,8 @@ pub struct Cost {
     pub postgres_cpu_seconds: Option<f64>,
     /// The server's resident memory at the end, in bytes.
     pub server_rss_bytes: Option<u64>,
+    /// The most that it had meanwhile, in bytes.
+    pub server_peak_bytes: Option<u64>,
 }
 
 /// Reads what processes take from one moment to another.
@@ -160,6 +165,7 @@ type Families = [Option<BTreeMap<u32, Usage>>; 3];
 impl Meter {
     /// From now on.
     pub fn start(pids: Pids) -> Self {
+        pids.forget_peak();
         Self { pids, before: pids.families() }
     }
 
@@ -176,6 +182,7 @@ impl Meter {
             nats_cpu_seconds: spent(1),
             postgres_cpu_seconds: spent(2),
             server_rss_bytes: self.pids.server_rss_bytes(),
+            server_peak_bytes: self.pids.server.and_then(Usage::of).map(|usage| usage.peak_bytes),
         }
     }
 }
@@ -189,6 +196,14 @@ impl Pids {
             self.nats.and_then(alone),
             self.postgres.and_then(Usage::family),
         ]
+    }
+
+    /// Lets the server's peak of memory begin at what it has now (`clear_refs` in proc(5)). Where the kernel does not
+    /// allow that, the peak is that of the whole process, so that a figure is too high rather than too low.
+    fn forget_peak(self) {
+        if let Some(pid) = self.server {
+            drop(fs::write(format!("/proc/{pid}/clear_refs"), "5"));
+        }
     }
 
     /// The server's resident memory, in bytes.
@@ -207,6 +222,7 @@ impl Cost {
             nats_cpu_seconds: seconds(|cost| cost.nats_cpu_seconds),
             postgres_cpu_seconds: seconds(|cost| cost.postgres_cpu_seconds),
             server_rss_bytes: costs.last().and_then(|cost| cost.server_rss_bytes),
+            server_peak_bytes: costs.iter().filter_map(|cost| cost.server_peak_bytes).max(),
         }
     }
 
@@ -275,13 +291,13 @@ mod tests {
     #[test]
     fn this_process_can_be_looked_at() {
         let usage = Usage::of(std::process::id()).unwrap();
-        assert!(usage.rss_bytes > 100_000);
+        assert!(usage.peak_bytes >= usage.rss_bytes && usage.rss_bytes > 100_000, "{usage:?}");
         assert!(Usage::family(std::process::id()).unwrap().contains_key(&std::process::id()));
     }
 
     #[test]
     fn a_backend_that_ends_takes_nothing_away_from_the_others() {
-        let usage = |seconds| Usage { cpu: Duration::from_secs(seconds), rss_bytes: 0 };
+        let usage = |seconds| Usage { cpu: Duration::from_secs(seconds), ..Usage::default() };
         let before = BTreeMap::from([(1, usage(5)), (2, usage(40))]);
         let after = BTreeMap::from([(1, usage(7)), (3, usage(4))]);
         assert_eq!(grown(&before, &after), Duration::from_secs(6));

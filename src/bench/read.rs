@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Error;
 use super::backlog::Place;
 use super::machine::{Cost, Machine, Meter};
 use super::report::line_of_round;
+use super::{Error, first_run};
 use crate::event::ConversationId;
 use crate::load::{self, Amount, Keys, Narrator, OnOverload, OnRefusal, Pace, Round, SHED, Watch};
 use pages::Pages;
@@ -126,7 +126,7 @@ pub async fn run(
     narrator: &Narrator,
 ) -> Result<Report, Error> {
     let clock = &target.place.clock;
-    let mut reading = Reading { target, options: &options, narrator, run: seed(target) };
+    let mut reading = Reading { target, options: &options, narrator, run: first_run(clock) };
     let (maximum, _) = reading.write(Pace::AnswerByAnswer).await?;
     narrator.line(&line_of_round("writing alone", options.writers, 1, &maximum));
     target.place.level().await?;
@@ -157,11 +157,6 @@ pub async fn run(
     }
     let machine = Machine::look(data_dir, clock).await?;
     Ok(Report { machine, write_maximum: maximum.per_second, write_rate, options, measured })
-}
-
-/// Keys of one benchmark differ from those of another.
-fn seed(target: &Target) -> u32 {
-    u32::try_from(target.place.clock.timestamp().millis() & 0xffff_ffff).unwrap_or(0)
 }
 
 /// A measurement under way.

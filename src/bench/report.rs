@@ -3,81 +3,19 @@
 //! Does not print; the command does.
 
 pub mod plot;
+mod sends;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 
+pub use sends::of_send;
+
 use super::append;
-use super::lineup::Variant;
 use super::machine::{Cost, Machine};
-use super::send::{Measured, Report, Taken};
 use crate::load::{Audit, Round, Spread};
-
-/// The whole report, in Markdown that also reads well on a terminal.
-pub fn of_send(report: &Report) -> String {
-    let options = &report.options;
-    let mut lines = vec![
-        machine_line(&report.machine),
-        format!(
-            "{} rounds of {:.1} s each, {:.1} s warm-up, bodies of {} bytes, {} conversations; \
-             median (lowest - highest)",
-            options.rounds,
-            options.round.as_secs_f64(),
-            options.warmup.as_secs_f64(),
-            options.body_bytes,
-            options.conversations,
-        ),
-    ];
-    for connections in &options.connections {
-        let at = report.measured.iter();
-        let block: Vec<&Measured> = at.filter(|m| m.connections == *connections).collect();
-        lines.push(format!("\n{connections} connections\n{}\n", table_of(&block)));
-        lines.extend(block.into_iter().filter_map(taken_line));
-    }
-    if let Some(bytes) = report.server_rss_bytes {
-        let (sends, megabytes) = (grouped(report.acknowledged), bytes / 1_000_000);
-        lines.push(format!("server memory after {sends} acknowledged sends: {megabytes} MB"));
-    }
-    lines.extend(report.audit.as_ref().map(audit_line));
-    lines.join("\n")
-}
-
-fn table_of(block: &[&Measured]) -> Table {
-    let figure = |variant: Variant| block.iter().find(|m| m.variant == variant);
-    let direct = figure(Variant::Direct);
-    let (raw_http, raw) = (figure(Variant::RecordsHttp), figure(Variant::Records));
-    let mut table = plain_table(&[
-        "variant",
-        "acks/s",
-        "p50 ms",
-        "p99 ms",
-        "max ms",
-        "errors",
-        "x direct",
-        "p99 / direct's",
-        "x raw over HTTP",
-        "x raw",
-    ]);
-    for measured in block {
-        let over = |of: fn(&Round) -> f64| Spread::over(measured.rounds.iter().map(of));
-        let errors: u64 = measured.rounds.iter().map(Round::errors).sum();
-        table.add_row([
-            measured.variant.label().to_owned(),
-            spread(over(|round| round.per_second)),
-            spread(over(|round| round.p50_ms)),
-            spread(over(|round| round.p99_ms)),
-            over(|round| round.max_ms).map_or_else(String::new, |s| plain(s.high)),
-            grouped(errors),
-            ratio(measured, direct, |round| round.per_second),
-            ratio(measured, direct, |round| round.p99_ms),
-            ratio(measured, raw_http, |round| round.per_second),
-            ratio(measured, raw, |round| round.per_second),
-        ]);
-    }
-    table
-}
 
 pub(super) fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -86,32 +24,6 @@ pub(super) fn plain_table(header: &[&str]) -> Table {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
-}
-
-/// Median against median.
-fn ratio(of: &Measured, to: Option<&&Measured>, figure: fn(&Round) -> f64) -> String {
-    let median = |m: &Measured| Spread::over(m.rounds.iter().map(figure)).map(|s| s.median);
-    match (median(of), to.and_then(|to| median(to))) {
-        (Some(of), Some(to)) if to > 0.0 => format!("{:.2}", of / to),
-        (Some(_) | None, _) => String::new(),
-    }
-}
-
-/// What Forebay's processes took, in one line; `None` when nothing of it is known.
-fn taken_line(measured: &Measured) -> Option<String> {
-    let over = |of: fn(&Taken) -> Option<f64>| Spread::over(measured.taken.iter().filter_map(of));
-    let parts = [
-        ("cpu s a round: server", over(|t| t.cost.server_cpu_seconds)),
-        ("nats", over(|t| t.cost.nats_cpu_seconds)),
-        ("postgres", over(|t| t.cost.postgres_cpu_seconds)),
-        ("projected rows/s under load", over(|t| t.projected_per_second)),
-        ("rows/s catching up", over(|t| t.caught_up_per_second)),
-    ];
-    let told = parts.into_iter().filter_map(|(name, figure)| {
-        figure.map(|figure| format!("{name} {}", spread(Some(figure))))
-    });
-    let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| format!("{}: {}", measured.variant.label(), told.join("; ")))
 }
 
 /// The report of `bench append`.
@@ -225,20 +137,63 @@ pub(super) fn plain(figure: f64) -> String {
     }
 }
 
-/// Processor seconds of 1 000 operations: server, nats-server, Postgres.
+/// Processor milliseconds of 1 000 operations, which are microseconds of one: server, nats-server, Postgres.
 pub(super) fn cost_of_thousand(cost: &Cost) -> String {
-    let of = |seconds: Option<f64>| seconds.map_or_else(|| "?".to_owned(), |s| format!("{s:.3}"));
+    let of = |seconds: Option<f64>| seconds.map_or_else(|| "?".to_owned(), |s| plain(s * 1_000.0));
     cost.of_thousand().map(of).join(", ")
 }
 
-/// The server's memory in MB; empty when it is not known.
+/// The most memory that the server had meanwhile, in MB; empty when it is not known.
 pub(super) fn megabytes(cost: &Cost) -> String {
-    cost.server_rss_bytes.map_or_else(String::new, |bytes| grouped(bytes / 1_000_000))
+    cost.server_peak_bytes.map_or_else(String::new, |bytes| grouped(bytes / 1_000_000))
 }
 
-/// How a table says whether an aim is met.
-pub(super) const fn met(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "missed" }
+/// What a run says about an aim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aimed {
+    Met,
+    Missed,
+    /// Nothing happened that the aim is about.
+    NotShown,
+}
+
+impl Aimed {
+    pub(super) fn at_least(figure: f64, aim: f64) -> Self {
+        if figure >= aim { Self::Met } else { Self::Missed }
+    }
+
+    pub(super) fn at_most(figure: f64, aim: f64) -> Self {
+        if figure <= aim { Self::Met } else { Self::Missed }
+    }
+
+    /// Met by none of what must not be.
+    pub(super) fn none(count: u64) -> Self {
+        if count == 0 { Self::Met } else { Self::Missed }
+    }
+
+    /// Of two aims that belong together.
+    pub(super) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Missed, _) | (_, Self::Missed) => Self::Missed,
+            (Self::NotShown, _) | (_, Self::NotShown) => Self::NotShown,
+            (Self::Met, Self::Met) => Self::Met,
+        }
+    }
+
+    /// How a table says it.
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::NotShown => "not shown",
+        }
+    }
+}
+
+impl fmt::Display for Aimed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
 }
 
 pub(super) fn grouped(count: u64) -> String {
@@ -267,21 +222,31 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_medians_against_medians_and_empty_without_a_reference() {
-        let measured = |variant, figures: &[f64]| Measured {
-            variant,
-            connections: 1,
-            rounds: figures
-                .iter()
-                .map(|per_second| Round { per_second: *per_second, ..Round::default() })
-                .collect(),
-            taken: Vec::new(),
+    fn an_aim_is_met_missed_or_not_shown() {
+        use Aimed::{Met, Missed, NotShown};
+        assert_eq!([5.0, 4.99, f64::NAN].map(|x| Aimed::at_least(x, 5.0)), [Met, Missed, Missed]);
+        assert_eq!([0.5, 0.51, f64::NAN].map(|x| Aimed::at_most(x, 0.5)), [Met, Missed, Missed]);
+        assert_eq!([0, 1].map(Aimed::none), [Met, Missed]);
+        for (one, other, both) in [
+            (Met, Met, Met),
+            (Met, Missed, Missed),
+            (Met, NotShown, NotShown),
+            (Missed, NotShown, Missed),
+            (NotShown, NotShown, NotShown),
+        ] {
+            assert_eq!((one.and(other), other.and(one)), (both, both));
+        }
+    }
+
+    #[test]
+    fn a_cost_has_three_digits_and_says_what_is_not_known() {
+        let cost = Cost {
+            operations: 2_000,
+            server_cpu_seconds: Some(0.000_9),
+            postgres_cpu_seconds: Some(0.034),
+            ..Cost::default()
         };
-        let forebay = measured(Variant::Forebay, &[40.0, 50.0, 90.0]);
-        let direct = measured(Variant::Direct, &[10.0, 10.0, 11.0]);
-        assert_eq!(ratio(&forebay, Some(&&direct), |r| r.per_second), "5.00");
-        assert_eq!(ratio(&forebay, None, |r| r.per_second), "");
-        assert_eq!(ratio(&forebay, Some(&&direct), |r| r.p99_ms), "");
+        assert_eq!(cost_of_thousand(&cost), "0.45, ?, 17.0");
     }
 
     #[test]

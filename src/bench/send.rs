@@ -3,6 +3,7 @@
 //! Does not judge; the report shows each figure beside its references.
 
 pub mod offered;
+mod order;
 mod rounds;
 mod table;
 
@@ -14,12 +15,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
-pub use self::table::of_load;
+pub use self::table::{broken, of_load};
 
 use self::rounds::Bench;
-use super::Error;
 use super::lineup::{Places, References, Variant};
 use super::machine::{Cost, Machine, Pids};
+use super::{Error, first_run};
 use crate::clock::Clock;
 use crate::event::ConversationId;
 use crate::lifecycle::Failure;
@@ -58,6 +59,10 @@ pub struct Options {
     pub conversations: usize,
     /// What is measured.
     pub variants: Vec<Variant>,
+    /// How much longer each sync of Postgres and nats-server was made.
+    pub sync_delay: Duration,
+    /// Of the order in which the variants of a round take turns.
+    pub seed: u32,
 }
 
 /// The answer of a hook.
@@ -126,11 +131,12 @@ pub struct Measured {
     pub connections: u16,
     /// Its rounds.
     pub rounds: Vec<Round>,
-    /// What Forebay's processes took, a round each; empty for references.
+    /// What the processes took, a round each. A reference shares its process with the load, so that only nats-server and
+    /// Postgres are told of it.
     pub taken: Vec<Taken>,
 }
 
-/// What one round of Forebay took beside its answers.
+/// What one round took beside its answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Taken {
@@ -194,13 +200,8 @@ async fn prepare<'a>(
         references,
         conversations,
         ledger: Ledger::default(),
-        run: seed_of_keys(clock),
+        run: first_run(clock),
     })
-}
-
-/// Keys of this benchmark differ from those of one that was started in another millisecond.
-fn seed_of_keys(clock: &Clock) -> u32 {
-    u32::try_from(clock.timestamp().millis() & 0xffff_ffff).unwrap_or(0)
 }
 
 fn empty_measures(options: &Options) -> Vec<Measured> {

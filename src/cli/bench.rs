@@ -1,4 +1,4 @@
-//! The arguments of `forebay bench send`, `append`, `pool` and `live`, and what they print.
+//! The commands of `forebay bench`, the arguments of `append`, and what several of them share.
 //! Promises a table on standard output and, with `--json`, the same figures with all rounds in a file.
 //! Does not measure; the bench room does.
 
@@ -106,9 +106,9 @@ pub(super) struct Files {
     pub json: Option<PathBuf>,
 }
 
-/// What all benchmarks take.
+/// How much is measured.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Common {
+pub(super) struct Extent {
     /// Rounds of each variant; the median is told
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,
@@ -126,7 +126,7 @@ pub(super) struct Common {
     pub files: Files,
 }
 
-impl Common {
+impl Extent {
     /// Length of a round, between 0.1 s and an hour.
     fn round(&self) -> Duration {
         seconds(self.seconds)
@@ -137,6 +137,11 @@ impl Common {
 fn seconds(asked: f64) -> Duration {
     let seconds = if asked.is_finite() { asked } else { 5.0 };
     Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0))
+}
+
+/// The seed that somebody asked for, or one that is drawn.
+fn seed(asked: Option<u32>) -> u32 {
+    asked.unwrap_or_else(|| u32::try_from(super::seed() & 0xffff_ffff).unwrap_or(0))
 }
 
 /// What runs before a round is measured: connections open, statements are prepared, caches warm.
@@ -153,7 +158,7 @@ async fn place(services: &Services, server: &Apart, clock: &Clock) -> anyhow::Re
 
 /// Measures appends, prints the table, writes the file. Fails when the audit is not clean.
 async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()> {
-    let services = Services::start(arguments.common.files.data_dir.clone(), Install::Allow).await?;
+    let services = Services::start(arguments.extent.files.data_dir.clone(), Install::Allow).await?;
     let (database, nats) = (services.database_url.clone(), services.nats.url());
     let start = |namespace: &'static str| {
         let settings = [
@@ -186,7 +191,7 @@ async fn append(arguments: &AppendArguments, clock: &Clock) -> anyhow::Result<()
         })
     };
     // Each line-up has its own.
-    let count = arguments.common.conversations * 2;
+    let count = arguments.extent.conversations * 2;
     let conversations = (0..count).map(|_| servers[0].ingest.make_conversation(clock.timestamp()));
     let tenant = TenantId::derive([7; 16]);
     let options = arguments.options(tenant, conversations.collect(), services.data_dir.clone());
@@ -241,9 +246,9 @@ pub(super) struct AppendArguments {
     /// Callers, each with one event under way
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     pub callers: u16,
-    /// What all benchmarks take
+    /// How much is measured
     #[command(flatten)]
-    pub common: Common,
+    pub extent: Extent,
 }
 
 impl AppendArguments {
@@ -258,12 +263,12 @@ impl AppendArguments {
             plan: append::Plan {
                 callers: usize::from(self.callers),
                 warmup: WARMUP,
-                round: self.common.round(),
-                text_bytes: self.common.payload,
+                round: self.extent.round(),
+                text_bytes: self.extent.payload,
                 tenant,
                 run: 0,
             },
-            rounds: usize::from(self.common.rounds),
+            rounds: usize::from(self.extent.rounds),
             conversations,
             data_dir,
         }
@@ -274,7 +279,7 @@ impl AppendArguments {
     /// # Errors
     /// When the file cannot be written or the audit is not clean.
     pub(super) fn tell(&self, found: &append::Report) -> anyhow::Result<()> {
-        tell(&report::of_append(found), found, self.common.files.json.as_deref())?;
+        tell(&report::of_append(found), found, self.extent.files.json.as_deref())?;
         verdict(found.audit)
     }
 }

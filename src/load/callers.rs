@@ -3,12 +3,12 @@
 //! Does not know what is called.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 
 use super::ledger::{Entry, Ledger};
-use super::tally::Tally;
+use super::tally::{Tally, Window};
 use crate::clock::Clock;
 
 /// How many call, for how long.
@@ -64,13 +64,13 @@ where
     F: Future<Output = Called> + Send,
 {
     let measured_from = clock.now() + plan.warmup;
-    let until = measured_from + plan.length;
+    let window = Window { from: measured_from, until: measured_from + plan.length };
     let call = Arc::new(call);
     let mut tasks = JoinSet::new();
     for caller in 0..plan.callers {
         let (call, clock) = (Arc::clone(&call), clock.clone());
         tasks.spawn(async move {
-            let found = repeat(caller, &clock, (measured_from, until), &*call).await;
+            let found = repeat(caller, &clock, window, &*call).await;
             (caller % plan.groups.max(1), found)
         });
     }
@@ -79,7 +79,7 @@ where
         ledger: Ledger::default(),
         unfinished: plan.callers as u64,
     };
-    let give_up = tokio::time::Instant::from_std(until + super::GRACE);
+    let give_up = tokio::time::Instant::from_std(window.until + super::GRACE);
     while let Ok(Some(ended)) = tokio::time::timeout_at(give_up, tasks.join_next()).await {
         let Ok((group, (tally, ledger))) = ended else {
             continue;
@@ -91,12 +91,7 @@ where
     outcome
 }
 
-async fn repeat<C, F>(
-    caller: usize,
-    clock: &Clock,
-    (from, until): (Instant, Instant),
-    call: &C,
-) -> (Tally, Ledger)
+async fn repeat<C, F>(caller: usize, clock: &Clock, window: Window, call: &C) -> (Tally, Ledger)
 where
     C: Fn(usize, u64) -> F,
     F: Future<Output = Called>,
@@ -104,7 +99,7 @@ where
     let (mut tally, mut ledger) = (Tally::default(), Ledger::default());
     let mut began = clock.now();
     for number in 0.. {
-        if began >= until {
+        if began >= window.until {
             break;
         }
         let called = call(caller, number).await;
@@ -112,16 +107,15 @@ where
         if let Called::Stored(Some(entry)) | Called::Repeated(Some(entry)) = called {
             ledger.acknowledge(entry);
         }
-        if began >= from {
-            let in_time = u64::from(ended <= until);
-            match called {
-                Called::Stored(_) => tally.stored += in_time,
-                Called::Repeated(_) => tally.repeated += in_time,
-                Called::Refused(reason) => tally.refuse(reason),
-            }
-            if !matches!(called, Called::Refused(_)) {
-                tally.took(ended.saturating_duration_since(began));
-            }
+        let (counted, noted) = (u64::from(window.has_answer(ended)), window.has_call(began));
+        match called {
+            Called::Stored(_) => tally.stored += counted,
+            Called::Repeated(_) => tally.repeated += counted,
+            Called::Refused(reason) if noted => tally.refuse(reason),
+            Called::Refused(_) => {}
+        }
+        if noted && !matches!(called, Called::Refused(_)) {
+            tally.took(ended.saturating_duration_since(began));
         }
         began = ended;
     }

@@ -3,7 +3,7 @@
 //! Does not measure; it is told.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -11,16 +11,38 @@ use serde::Serialize;
 /// Longest latency that is told apart from longer ones.
 const LATENCY_MAX: Duration = Duration::from_mins(2);
 
+/// The span of a run that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// From then on.
+    pub from: Instant,
+    /// Until then.
+    pub until: Instant,
+}
+
+impl Window {
+    /// Whether an acknowledgement counts into the rate: by when it came, whenever its call was due. By when calls were due,
+    /// the answers to what had piled up before would be missing, and a server under a standing queue would look slower.
+    pub fn has_answer(self, came: Instant) -> bool {
+        self.from <= came && came <= self.until
+    }
+
+    /// Whether a latency or a refusal is noted: by when the call was due, so that none is left out for having been slow.
+    pub fn has_call(self, due: Instant) -> bool {
+        self.from <= due
+    }
+}
+
 /// Outcomes of calls of one kind, in one span of time.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Calls acknowledged within the span, as first of their key.
+    /// Calls whose acknowledgement, as first of their key, came within the span.
     pub stored: u64,
-    /// Calls acknowledged within the span as repeats.
+    /// Calls whose acknowledgement as a repeat came within the span.
     pub repeated: u64,
     /// Calls that were answered otherwise, by status or reason.
     pub refused: BTreeMap<String, u64>,
-    /// Latencies of acknowledged calls that began in the span, in microseconds.
+    /// Latencies of acknowledged calls that were due in the span, in microseconds.
     latency: Histogram<u64>,
     /// Latencies of calls that the server refused, in microseconds.
     refusal: Histogram<u64>,
@@ -51,9 +73,14 @@ impl Tally {
 
     /// Notes a call that was not acknowledged.
     pub fn refuse(&mut self, reason: &str) {
+        self.refuse_many(reason, 1);
+    }
+
+    /// Notes so many of them.
+    pub fn refuse_many(&mut self, reason: &str, calls: u64) {
         match self.refused.get_mut(reason) {
-            Some(count) => *count += 1,
-            None => drop(self.refused.insert(reason.to_owned(), 1)),
+            Some(count) => *count += calls,
+            None => drop(self.refused.insert(reason.to_owned(), calls)),
         }
     }
 
@@ -198,6 +225,23 @@ mod tests {
         assert!((9.9..10.1).contains(&round.p50_ms), "{}", round.p50_ms);
         assert_eq!((round.errors(), tally.failed()), (100, 99));
         assert!((round.per_second - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_answer_counts_by_when_it_came_and_a_latency_by_when_it_was_due() {
+        let begin = crate::clock::test_start();
+        let at = |millis| begin + Duration::from_millis(millis);
+        let window = Window { from: at(1_000), until: at(4_000) };
+        for (due, came, is_counted, is_timed) in [
+            (500, 900, false, false),
+            (900, 1_000, true, false),
+            (1_000, 1_100, true, true),
+            (3_990, 4_000, true, true),
+            (3_990, 4_001, false, true),
+        ] {
+            let found = (window.has_answer(at(came)), window.has_call(at(due)));
+            assert_eq!(found, (is_counted, is_timed), "due {due}, came {came}");
+        }
     }
 
     #[test]

@@ -29,9 +29,9 @@ pub struct KeyOf {
     pub number: u32,
 }
 
-/// What all sends of a connection have in common.
+/// What does not change from one send of a connection to the next.
 #[derive(Clone, Copy, Debug)]
-pub struct Common<'a> {
+pub struct Template<'a> {
     /// The `Host` header.
     pub host: &'a str,
     /// The tenant's key.
@@ -58,25 +58,25 @@ pub struct SendRequest {
 
 impl SendRequest {
     /// A send to nowhere yet.
-    pub fn new(common: Common<'_>) -> Self {
+    pub fn new(template: Template<'_>) -> Self {
         let mut bytes = b"POST /v1/conversations/".to_vec();
         let conversation_at = bytes.len();
         let nowhere = conversation_text(ConversationId::from_uuid(uuid::Uuid::nil()));
         bytes.extend_from_slice(&nowhere);
-        let (host, api_key) = (common.host, common.api_key);
+        let (host, api_key) = (template.host, template.api_key);
         let rest = format!(
             "/messages HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {api_key}\r\n\
              Content-Type: application/json\r\n"
         );
         bytes.extend_from_slice(rest.as_bytes());
-        let key_at = (common.keys == Keys::Given).then(|| {
+        let key_at = (template.keys == Keys::Given).then(|| {
             bytes.extend_from_slice(b"Idempotency-Key: ");
             let at = bytes.len();
             bytes.extend_from_slice(&[b'0'; KEY_CHARS]);
             bytes.extend_from_slice(b"\r\n");
             at
         });
-        let text = "x".repeat(common.body_bytes.saturating_sub(BODY_BYTES_MIN));
+        let text = "x".repeat(template.body_bytes.saturating_sub(BODY_BYTES_MIN));
         let length = text.len() + BODY_BYTES_MIN;
         let end = format!("Content-Length: {length}\r\n\r\n{{\"text\":\"{text}\"}}");
         bytes.extend_from_slice(end.as_bytes());
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_send_is_what_a_server_expects() {
         let conversation = ConversationId::derive([0x5c; 16]);
-        let mut request = SendRequest::new(Common {
+        let mut request = SendRequest::new(Template {
             host: "h:1",
             api_key: "fbk_k",
             body_bytes: 13,
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_send_without_a_key_has_no_such_header() {
-        let mut request = SendRequest::new(Common {
+        let mut request = SendRequest::new(Template {
             host: "h",
             api_key: "k",
             body_bytes: 0,

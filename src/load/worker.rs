@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use super::arrivals::{Arrivals, GivenUp, due};
 use super::backoff::Backoff;
 use super::connection::{Connection, Receipt};
 use super::ledger::{Entry, Ledger};
-use super::tally::{Tally, precise};
+use super::tally::{Tally, Window};
 use super::throttle::{Decision, Ending, Throttle};
-use super::wire::{Common, ConversationText, KeyOf, SendRequest};
-use super::{LOOK_UP, OnOverload, OnRefusal, PHASES_MAX, Pace, Plan, SHED, Watch};
+use super::wire::{ConversationText, KeyOf, SendRequest, Template};
+use super::{FOREVER, LOOK_UP, OnOverload, OnRefusal, PHASES_MAX, Pace, Plan, SHED, Watch};
 use crate::admission::Priority;
 use crate::clock::Clock;
 use crate::event::ConversationId;
@@ -30,9 +31,8 @@ pub(super) struct Job {
     pub(super) watch: Arc<Watch>,
     pub(super) clock: Clock,
     pub(super) begin: Instant,
-    /// Sends that begin earlier are not tallied.
-    pub(super) measured_from: Instant,
-    pub(super) until: Instant,
+    /// What is tallied; no send begins after its end.
+    pub(super) window: Window,
     pub(super) sends_left: AtomicU64,
     /// Sends that were taken so far, where the connections share them.
     pub(super) arrivals: AtomicU64,
@@ -51,7 +51,7 @@ pub(super) struct Found {
 /// One connection's part of the job.
 pub(super) async fn work(job: Arc<Job>, worker: u16) {
     let plan = &job.plan;
-    let mut request = SendRequest::new(Common {
+    let mut request = SendRequest::new(Template {
         host: plan.url.trim_start_matches("http://").trim_end_matches('/'),
         api_key: &plan.api_key,
         body_bytes: plan.body_bytes,
@@ -128,7 +128,7 @@ impl Refused {
 
 impl Job {
     fn is_over(&self) -> bool {
-        self.watch.over.load(Ordering::Relaxed) || self.clock.now() >= self.until
+        self.watch.over.load(Ordering::Relaxed) || self.clock.now() >= self.window.until
     }
 
     /// When the send is due, after waiting for that; `None` when the run is over.
@@ -137,39 +137,58 @@ impl Job {
             Pace::AnswerByAnswer => self.clock.now(),
             Pace::PerSecond(rate) => {
                 let nth = f64::from(number) * f64::from(self.plan.connections) + f64::from(worker);
-                self.wait_for(nth, rate).await
+                self.wait_for(due(nth, rate)).await
             }
-            Pace::Shared { per_second, patience } => loop {
-                let nth = self.arrivals.fetch_add(1, Ordering::Relaxed);
-                let due = self.wait_for(precise(nth), per_second).await;
-                if due >= self.until || self.clock.now() <= due + patience {
-                    break due;
-                }
-                self.shed(due);
-            },
+            Pace::Shared { per_second, patience } => {
+                self.next_arrival(self.arrivals_of(per_second, patience)).await
+            }
         };
         let take = |left: u64| left.checked_sub(1);
         let left = &self.sends_left;
-        let over = due >= self.until || self.watch.over.load(Ordering::Relaxed);
+        let over = due >= self.window.until || self.watch.over.load(Ordering::Relaxed);
         let taken = !over && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
         taken.then_some(due)
     }
 
-    /// When the nth send is due, after waiting for that, but not beyond the end of the run.
-    async fn wait_for(&self, nth: f64, rate: f64) -> Instant {
-        let due = self.begin + Duration::from_secs_f64(nth / rate.max(f64::MIN_POSITIVE));
-        let wake = due.min(self.until);
-        tokio::time::sleep_until(tokio::time::Instant::from_std(wake)).await;
+    fn arrivals_of(&self, per_second: f64, patience: Duration) -> Arrivals {
+        let since_begin = |then: Instant| then.saturating_duration_since(self.begin);
+        let (warmup, end) = (since_begin(self.window.from), since_begin(self.window.until));
+        Arrivals { per_second, patience, warmup, end }
+    }
+
+    /// When the next send is due that nobody has taken, after waiting for that and giving up what is overdue.
+    async fn next_arrival(&self, arrivals: Arrivals) -> Instant {
+        loop {
+            let nth = self.arrivals.fetch_add(1, Ordering::Relaxed);
+            let due = self.wait_for(arrivals.due(nth)).await;
+            let passed = self.clock.now().saturating_duration_since(self.begin);
+            let untaken = self.arrivals.load(Ordering::Relaxed);
+            match arrivals.given_up(nth, untaken, passed) {
+                None => return due,
+                Some(given_up) => self.give_up(given_up),
+            }
+        }
+    }
+
+    /// When a send is due that is so long after the beginning, after waiting for that, but not beyond the end of the run.
+    async fn wait_for(&self, after: Duration) -> Instant {
+        let due = self.begin + after.min(FOREVER);
+        let wake = due.min(self.window.until);
+        // What is due already costs no timer: at the most that a generator can do, all is.
+        if wake > self.clock.now() {
+            tokio::time::sleep_until(tokio::time::Instant::from_std(wake)).await;
+        }
         due
     }
 
-    /// Notes a send that was due and is not made.
-    fn shed(&self, due: Instant) {
-        self.watch.failed.fetch_add(1, Ordering::Relaxed);
-        if due >= self.measured_from {
+    /// Notes sends that were due and are not made.
+    fn give_up(&self, GivenUp { next, count, tallied }: GivenUp) {
+        self.arrivals.fetch_max(next, Ordering::Relaxed);
+        self.watch.failed.fetch_add(count, Ordering::Relaxed);
+        if tallied > 0 {
             let phase = self.watch.phase.load(Ordering::Relaxed);
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-            found.phases[phase].refuse(SHED);
+            found.phases[phase].refuse_many(SHED, tallied);
         }
     }
 
@@ -181,7 +200,7 @@ impl Job {
 
     /// Sleeps, but not past the end of the run.
     async fn pause(&self, length: Duration) {
-        let end = (self.clock.now() + length).min(self.until);
+        let end = (self.clock.now() + length).min(self.window.until);
         while !self.is_over() {
             let left = end.saturating_duration_since(self.clock.now());
             if left.is_zero() {
@@ -255,20 +274,20 @@ impl Job {
         if let Ok(receipt) = answered {
             found.ledger.acknowledge(Entry { message: receipt.id, conversation, seq: receipt.seq });
         }
-        if due < self.measured_from {
-            return;
-        }
+        let (counted, noted) = (u64::from(self.window.has_answer(now)), self.window.has_call(due));
         let tally = &mut found.phases[phase];
         match answered {
             Ok(receipt) => {
-                tally.took(now.saturating_duration_since(due));
-                let in_time = u64::from(now <= self.until);
+                if noted {
+                    tally.took(now.saturating_duration_since(due));
+                }
                 if receipt.duplicate {
-                    tally.repeated += in_time;
+                    tally.repeated += counted;
                 } else {
-                    tally.stored += in_time;
+                    tally.stored += counted;
                 }
             }
+            Err(_) if !noted => {}
             Err(Refused::Status(status, _)) => {
                 tally.refuse(&status.to_string());
                 tally.took_to_refuse(now.saturating_duration_since(due));

@@ -1,5 +1,5 @@
 //! Parking, release and throughput, beside a plain client that posts the same to the same receiver.
-//! Promises that what is counted was received, not only sent.
+//! Promises that what is counted was received, not only sent, and an error instead of a figure when a step takes too long.
 //! Does not judge; the table does.
 
 use std::collections::HashMap;
@@ -21,6 +21,10 @@ use crate::load::tally::rate;
 
 /// How long one step of a measurement may take.
 const STEP_MAX: Duration = Duration::from_mins(3);
+
+fn late(doing: &'static str) -> Error {
+    Error::Late { doing, within: STEP_MAX }
+}
 
 /// Connections of the plain client, as many as the tier standard has slots.
 const CONNECTIONS: usize = 20;
@@ -48,10 +52,13 @@ pub(super) async fn park(stage: &Stage<'_>, count: usize) -> Result<Parked, Erro
     let begun = stage.clock.now();
     let path = format!("/v1/channels/{channel}");
     let wanted = u64::try_from(count).unwrap_or(u64::MAX);
-    while stage.clock.now() < begun + STEP_MAX {
+    loop {
         let shown = tenant.get(&path).await?;
         if shown["delivery"]["parked"].as_u64().is_some_and(|parked| parked >= wanted) {
             break;
+        }
+        if stage.clock.now() >= begun + STEP_MAX {
+            return Err(late("parking a backlog"));
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -60,7 +67,8 @@ pub(super) async fn park(stage: &Stage<'_>, count: usize) -> Result<Parked, Erro
     tenant.post(&format!("{path}/resume"), &json!({})).await?;
     tokio::time::sleep(BEGINNING).await;
     let in_flight_max = stage.receiver.in_flight_max("parked");
-    drop(stage.receiver.wait_for("parked", count, STEP_MAX).await);
+    let released = stage.receiver.wait_for("parked", count, STEP_MAX).await;
+    released.map_err(|_late| late("releasing a backlog"))?;
     tokio::time::sleep(TWICE).await;
     let receipts = stage.receiver.received("parked");
     let (mut seen, mut newest, mut out_of_order): (HashMap<u64, Instant>, u64, u64) =
@@ -109,7 +117,10 @@ pub(super) async fn route(
     let (usage, before, begun) = (Usage::of(stage.target.pid), routed().await?, stage.clock.now());
     tenant.burst(&place, messages).await?;
     let mut done = 0;
-    while done < wanted && stage.clock.now() < begun + STEP_MAX {
+    while done < wanted {
+        if stage.clock.now() >= begun + STEP_MAX {
+            return Err(late("queueing deliveries on a node that only routes"));
+        }
         tokio::time::sleep(LOOK).await;
         done = routed().await? - before;
     }
@@ -140,7 +151,8 @@ async fn through(stage: &Stage<'_>, channels: usize, count: usize) -> Result<Rat
     let each = count / channels;
     tenant.burst(&place, each).await?;
     for number in 0..channels {
-        drop(stage.receiver.wait_for(&format!("rate-{number}"), each, STEP_MAX).await);
+        let received = stage.receiver.wait_for(&format!("rate-{number}"), each, STEP_MAX).await;
+        received.map_err(|_late| late("receiving what was sent through channels"))?;
     }
     let span = stage.clock.now().saturating_duration_since(begun);
     let done: usize = (0..channels).map(|n| stage.receiver.distinct(&format!("rate-{n}"))).sum();

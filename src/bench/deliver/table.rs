@@ -3,7 +3,7 @@
 //! Does not print; the command does.
 
 use super::{Fault, Latency, Parked, Rate, Report, Round};
-use crate::bench::report::{grouped, machine_line, plain_table};
+use crate::bench::report::{Aimed, grouped, machine_line, plain_table};
 
 /// Aims of a healthy tenant's p95: against the run without the fault, and in milliseconds.
 const RATIO_AIM: f64 = 1.1;
@@ -34,11 +34,17 @@ pub fn of_deliver(report: &Report) -> String {
     for fault in &report.options.faults {
         let rounds: Vec<_> = report.rounds.iter().filter(|round| round.fault == *fault).collect();
         for round in &rounds {
-            table.add_row(row_of(round, rounds.len() == 1));
+            let mut row = row_of(round);
+            if rounds.len() == 1 {
+                row[VERDICT] = judged(round).to_string();
+            }
+            table.add_row(row);
         }
         if rounds.len() > 1 {
-            let mut row = row_of(&all_of(*fault, &rounds), true);
+            let all = all_of(*fault, &rounds);
+            let mut row = row_of(&all);
             row[0].push_str(", all rounds");
+            row[VERDICT] = judged(&all).to_string();
             table.add_row(row);
         }
     }
@@ -71,11 +77,9 @@ fn of_throughput(report: &Report) -> impl std::fmt::Display + use<> {
     ]);
     for rate in &report.rates {
         let share = rate.per_second / ceiling.max(0.001);
-        let aim = match (rate.cpu_us, share >= SHARE_AIM) {
-            (None, _) => String::new(),
-            (Some(_), true) => format!(">= {SHARE_AIM}: met"),
-            (Some(_), false) => format!(">= {SHARE_AIM}: missed"),
-        };
+        let aim = rate.cpu_us.map_or_else(String::new, |_| {
+            format!(">= {SHARE_AIM}: {}", Aimed::at_least(share, SHARE_AIM))
+        });
         table.add_row([
             rate.what.clone(),
             format!("{:.0}", rate.per_second),
@@ -85,7 +89,7 @@ fn of_throughput(report: &Report) -> impl std::fmt::Display + use<> {
         ]);
     }
     if let Some(rate) = &report.router {
-        let aim = if rate.per_second >= f64::from(ROUTER_AIM) { "met" } else { "missed" };
+        let aim = Aimed::at_least(rate.per_second, f64::from(ROUTER_AIM));
         table.add_row([
             rate.what.clone(),
             format!("{:.0}", rate.per_second),
@@ -103,7 +107,9 @@ fn cpu_of(rate: &Rate) -> String {
 
 /// One round in a line, while the benchmark goes on.
 pub(super) fn line_of(round: &Round) -> String {
-    row_of(round, true).join("  ")
+    let mut row = row_of(round);
+    row[VERDICT] = judged(round).to_string();
+    row.join("  ")
 }
 
 /// All rounds as if they were one: 20 of the 400 messages of a round are above its p95, which chance moves by more than the
@@ -120,23 +126,28 @@ fn all_of(fault: Fault, rounds: &[&Round]) -> Round {
     }
 }
 
-fn row_of(round: &Round, is_judged: bool) -> [String; 8] {
+/// The column of the aim, which is empty in the row of a round that is judged together with others.
+const VERDICT: usize = 4;
+
+fn ratio(round: &Round) -> f64 {
+    round.with.p95_ms / round.without.p95_ms.max(0.001)
+}
+
+fn judged(round: &Round) -> Aimed {
+    let slow = Aimed::at_most(round.with.p95_ms, P95_MS_AIM);
+    Aimed::at_most(ratio(round), RATIO_AIM).and(slow)
+}
+
+fn row_of(round: &Round) -> [String; 8] {
     let figures = |latency: &Latency| {
         format!("{:.1} / {:.1} / {:.1}", latency.p50_ms, latency.p95_ms, latency.p99_ms)
-    };
-    let ratio = round.with.p95_ms / round.without.p95_ms.max(0.001);
-    let is_met = ratio <= RATIO_AIM && round.with.p95_ms <= P95_MS_AIM;
-    let judged = match (is_judged, is_met) {
-        (false, _) => "",
-        (true, true) => "met",
-        (true, false) => "missed",
     };
     [
         round.fault.name().to_owned(),
         figures(&round.without),
         figures(&round.with),
-        format!("{ratio:.2}"),
-        judged.to_owned(),
+        format!("{:.2}", ratio(round)),
+        String::new(),
         format!("{}", round.with.missing),
         format!("{}", round.with.repeated),
         round.neighbour_share.map_or_else(String::new, |share| format!("{share:.2}")),
@@ -146,11 +157,11 @@ fn row_of(round: &Round, is_judged: bool) -> [String; 8] {
 fn row_of_parked(parked: &Parked) -> [String; 7] {
     #[expect(clippy::cast_precision_loss, reason = "a count of deliveries")]
     let aim = PARK_S_AIM * parked.deliveries as f64;
-    let is_met = if parked.park_s <= aim { "met" } else { "missed" };
+    let verdict = Aimed::at_most(parked.park_s, aim);
     [
         grouped(u64::try_from(parked.deliveries).unwrap_or(0)),
         format!("{:.2} s", parked.park_s),
-        format!("<= {aim} s: {is_met}"),
+        format!("<= {aim} s: {verdict}"),
         format!("{:.2} s", parked.release_s),
         parked.missing.to_string(),
         parked.repeated.to_string(),
@@ -168,7 +179,7 @@ mod tests {
         let row = |without, with| {
             let (without, with) = (latency(without), latency(with));
             let neighbour_share = None;
-            row_of(&Round { fault: Fault::Dead, without, with, neighbour_share }, true)[4].clone()
+            judged(&Round { fault: Fault::Dead, without, with, neighbour_share }).label()
         };
         assert_eq!(row(10.0, 10.9), "met");
         assert_eq!(row(10.0, 11.1), "missed");

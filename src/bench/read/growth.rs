@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Age, Options, Reading, Target, Who, seed};
-use crate::bench::Error;
+use super::{Age, Options, Reading, Target, Who};
 use crate::bench::machine::{Cost, Machine};
 use crate::bench::report::{
     cost_of_thousand, grouped, machine_line, megabytes, plain, plain_table,
 };
+use crate::bench::{Error, first_run};
 use crate::load::{Narrator, Pace, Round};
 
 /// Everything that was measured.
@@ -62,7 +62,8 @@ impl Plan {
     /// When the server is not reached.
     pub async fn send(&self, target: &Target, narrator: &Narrator) -> Result<Size, Error> {
         let count = u64::try_from(target.recent.len()).unwrap_or(u64::MAX);
-        let mut reading = Reading { target, options: &self.options, narrator, run: seed(target) };
+        let run = first_run(&target.place.clock);
+        let mut reading = Reading { target, options: &self.options, narrator, run };
         let (round, cost) = reading.write(Pace::PerSecond(self.per_second)).await?;
         target.place.level().await?;
         let (fastest, _) = reading.write(Pace::AnswerByAnswer).await?;
@@ -87,7 +88,8 @@ impl Plan {
         events: u64,
         narrator: &Narrator,
     ) -> Result<Size, Error> {
-        let mut reading = Reading { target, options: &self.options, narrator, run: seed(target) };
+        let run = first_run(&target.place.clock);
+        let mut reading = Reading { target, options: &self.options, narrator, run };
         let found = reading.round(Age::Old, Who::Forebay, None).await?;
         let speed = plain(found.pages.per_second);
         narrator.line(&format!("{} events: {speed} old pages/s", grouped(events)));
@@ -123,8 +125,8 @@ pub fn of_growth(report: &Report) -> String {
         "p50 ms",
         "p99 ms",
         "errors",
-        "CPU s / 1 000 sends: server, nats, postgres",
-        "server MB",
+        "CPU ms / 1 000 sends: server, nats, postgres",
+        "server MB at most",
         "at most, acks/s",
         "p99 ms then",
     ]);
@@ -149,7 +151,7 @@ pub fn of_growth(report: &Report) -> String {
         "p50 ms",
         "p99 ms",
         "errors",
-        "CPU s / 1 000 pages: server, nats, postgres",
+        "CPU ms / 1 000 pages: server, nats, postgres",
     ]);
     for size in &report.reads {
         reads.add_row([

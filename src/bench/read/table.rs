@@ -17,7 +17,7 @@ pub fn of_read(report: &Report) -> String {
         "p99 ms",
         "errors",
         "of the SELECT",
-        "CPU s / 1 000 pages: server, nats, postgres",
+        "CPU ms / 1 000 pages: server, nats, postgres",
         "writes/s meanwhile",
         "p99 of a write ms",
     ]);

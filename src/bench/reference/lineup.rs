@@ -13,6 +13,7 @@ use super::rows::{Gathering, Table};
 use super::{Backing, Reference};
 use crate::bench::{Error, io};
 use crate::clock::Clock;
+use crate::event::Partitions;
 
 /// One way of acknowledging a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -68,7 +69,7 @@ pub struct Places {
     /// The first part of the streams' names; Forebay's namespace with something that sets it apart.
     pub name: String,
     /// Streams of the raw records: as many as Forebay has partitions.
-    pub partitions: usize,
+    pub partitions: Partitions,
 }
 
 /// Writers of the gathered `INSERT`s. Measured on two cores: up to four writers gain nothing at 256 connections, and lose at
@@ -99,8 +100,10 @@ impl References {
                 Ok((table, gathering))
             })
             .await?;
-        let raw =
-            async move { RawLog::start(&places.nats_url, &places.name, places.partitions).await };
+        let raw = async move {
+            let count = usize::from(places.partitions.count());
+            RawLog::start(&places.nats_url, &places.name, count).await
+        };
         let log = Arc::new(own.run(raw).await?);
         let backings = [
             (Variant::Direct, Backing::Direct(table.clone())),

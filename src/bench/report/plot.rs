@@ -98,7 +98,9 @@ fn of_load(report: &Value) -> Vec<Chart> {
             let name = way.get("label").and_then(Value::as_str).unwrap_or_default().to_owned();
             Line { name, points: steps.filter_map(point).collect() }
         };
-        list(report, "ways").iter().map(line).collect::<Vec<_>>()
+        let lines = list(report, "ways").iter().map(line);
+        // A way that was offered one load only is no line.
+        lines.filter(|line| line.points.len() > 1).collect::<Vec<_>>()
     };
     if list(report, "ways").is_empty() {
         return Vec::new();

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::rounds::{Bench, Drive};
-use super::{Hook, Hooks, Taken, Target, asked, prepare};
+use super::order::order;
+use super::rounds::{Bench, Drive, Onto};
+use super::{Hook, Hooks, Projector, Taken, Target, asked, prepare};
 use crate::bench::Error;
 use crate::bench::lineup::Variant;
 use crate::bench::machine::Machine;
 use crate::bench::report::line_of_round;
 use crate::clock::Clock;
-use crate::load::tally::precise;
 use crate::load::{Audit, Narrator, Pace, Round};
 
 /// How to measure.
@@ -22,8 +22,13 @@ use crate::load::{Audit, Narrator, Pace, Round};
 pub struct Options {
     /// Connections; each has one send under way at most.
     pub connections: u16,
-    /// Connections of the closed loops that find the maximum: as many as serve every variant well.
+    /// Connections of the closed loops that find the maximum, beside loops over as many as a step has: as many as serve
+    /// every variant well.
     pub maximum_connections: u16,
+    /// Connections of [`Way::FullQueue`].
+    pub queue_connections: u16,
+    /// Bytes of its bodies.
+    pub queue_body_bytes: usize,
     /// What is offered, in per cent of the variant's own maximum.
     pub percents: Vec<u32>,
     /// Length of a step.
@@ -38,7 +43,18 @@ pub struct Options {
     pub patience: Duration,
     /// The quota of [`Way::WithQuota`], in per cent of Forebay's maximum.
     pub quota_percent: u32,
+    /// Of the order in which the variants take turns.
+    pub seed: u32,
 }
+
+/// Connections that have more under way than the queue of a partition has room for, with bodies of [`QUEUE_BODY_BYTES`].
+pub const QUEUE_CONNECTIONS: u16 = 5_000;
+
+/// Bytes of a body that arrives in one piece with its head, so that a refusal does not have to wait for the rest.
+pub const QUEUE_BODY_BYTES: usize = 6_000;
+
+/// From so many per cent of the maximum on, a load is one that nobody could serve.
+pub(super) const OVERLOAD_PERCENT: u32 = 300;
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,6 +64,9 @@ pub enum Way {
     Forebay,
     /// The same with a send quota for the tenant, below the maximum.
     WithQuota,
+    /// Forebay without a quota, and all sends to the conversations of one partition, larger and over more connections than
+    /// its queue holds. Measured at the highest load only.
+    FullQueue,
     /// One `INSERT` a send.
     Direct,
     /// `INSERT`s gathered across sends.
@@ -56,13 +75,15 @@ pub enum Way {
 
 impl Way {
     /// In the order of the tables.
-    pub const ALL: [Self; 4] = [Self::Forebay, Self::WithQuota, Self::Direct, Self::Gathered];
+    pub const ALL: [Self; 5] =
+        [Self::Forebay, Self::WithQuota, Self::FullQueue, Self::Direct, Self::Gathered];
 
     /// How a table names it.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Forebay => "forebay",
             Self::WithQuota => "forebay, quota",
+            Self::FullQueue => "forebay, one full queue",
             Self::Direct => "one INSERT a send",
             Self::Gathered => "INSERTs gathered",
         }
@@ -70,11 +91,60 @@ impl Way {
 
     const fn variant(self) -> Variant {
         match self {
-            Self::Forebay | Self::WithQuota => Variant::Forebay,
+            Self::Forebay | Self::WithQuota | Self::FullQueue => Variant::Forebay,
             Self::Direct => Variant::Direct,
             Self::Gathered => Variant::Gathered,
         }
     }
+
+    /// Whether it is Forebay itself.
+    pub const fn is_forebay(self) -> bool {
+        self.variant().is_forebay()
+    }
+
+    /// Whether it is offered so much.
+    fn is_offered(self, percent: u32, percents: &[u32]) -> bool {
+        let highest = percents.iter().max().is_some_and(|highest| percent == *highest);
+        self != Self::FullQueue || (highest && percent >= OVERLOAD_PERCENT)
+    }
+
+    const fn onto(self, options: &Options) -> Onto {
+        match self {
+            Self::FullQueue => Onto::OnePartition { body_bytes: options.queue_body_bytes },
+            Self::Forebay | Self::WithQuota | Self::Direct | Self::Gathered => Onto::AllPartitions,
+        }
+    }
+
+    /// Connections of its steps.
+    pub const fn connections(self, options: &Options) -> u16 {
+        match self {
+            Self::FullQueue => options.queue_connections,
+            Self::Forebay | Self::WithQuota | Self::Direct | Self::Gathered => options.connections,
+        }
+    }
+
+    /// Connections of the closed loops that find its maximum. Those of a quota are those of Forebay, and over as many
+    /// connections as fill the queue a closed loop would be refused as well.
+    fn loops(self, options: &Options) -> Vec<u16> {
+        let few = options.maximum_connections;
+        match self {
+            Self::WithQuota => Vec::new(),
+            Self::Forebay | Self::Direct | Self::Gathered if few != options.connections => {
+                vec![few, options.connections]
+            }
+            Self::Forebay | Self::Direct | Self::Gathered | Self::FullQueue => vec![few],
+        }
+    }
+}
+
+/// What a closed loop came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Loop {
+    /// Over how many connections.
+    pub connections: u16,
+    /// Acknowledged sends a second.
+    pub per_second: f64,
 }
 
 /// Everything that was measured.
@@ -101,18 +171,17 @@ pub struct Measured {
     pub label: &'static str,
     /// The quota, in messages a second, if there is one.
     pub quota: Option<u32>,
-    /// Closed loops, before and after all steps: what is taken for the maximum is the first for
-    /// the offers, and the mean of both for the judgement.
-    pub maxima: Vec<f64>,
+    /// Closed loops, before all steps and after them. Offers are in per cent of the fastest one before, judgements go by
+    /// the fastest of all.
+    pub loops: Vec<Loop>,
     /// The loads, in the order in which they were offered.
     pub steps: Vec<Step>,
 }
 
 impl Measured {
-    /// The mean of the maxima.
+    /// The most that a closed loop came to so far.
     pub fn maximum(&self) -> f64 {
-        let count = u64::try_from(self.maxima.len()).unwrap_or(1).max(1);
-        self.maxima.iter().sum::<f64>() / precise(count)
+        self.loops.iter().map(|found| found.per_second).fold(0.0, f64::max)
     }
 }
 
@@ -126,8 +195,8 @@ pub struct Step {
     pub offered_per_second: f64,
     /// What came of them.
     pub round: Round,
-    /// What Forebay's processes took meanwhile; nothing for a reference.
-    pub taken: Option<Taken>,
+    /// What the processes took meanwhile; the server's own is not told of a reference.
+    pub taken: Taken,
 }
 
 /// What only the owner of the server can do, beside the [`Hooks`] of `bench send`.
@@ -155,17 +224,19 @@ pub async fn run(
         body_bytes: options.body_bytes,
         conversations: options.conversations,
         variants: Way::ALL.map(Way::variant).to_vec(),
+        sync_delay: Duration::ZERO,
+        seed: options.seed,
     };
     let bench = prepare(target, of_send, hooks, narrator, clock).await?;
     let measured = |way: Way| Measured {
         way,
         label: way.label(),
         quota: None,
-        maxima: Vec::new(),
+        loops: Vec::new(),
         steps: Vec::new(),
     };
     let ways = Way::ALL.map(measured).to_vec();
-    let mut ladder = Ladder { bench, options, limit, ways };
+    let mut ladder = Ladder { bench, options, limit, ways, offers: Vec::new() };
     let ended = ladder.climb().await;
     ladder.bench.remove_references().await?;
     ended?;
@@ -180,45 +251,58 @@ struct Ladder<'a> {
     options: Options,
     limit: &'a Limit,
     ways: Vec<Measured>,
+    /// What 100 per cent are, in the order of `ways`.
+    offers: Vec<f64>,
 }
 
 impl Ladder<'_> {
     async fn climb(&mut self) -> Result<(), Error> {
         // The first round of a process is slower than all others: caches are cold, connections are made.
-        self.measure_maxima().await?;
-        self.ways.iter_mut().for_each(|measured| measured.maxima.clear());
-        self.measure_maxima().await?;
-        for nth in 0..self.options.percents.len() {
-            let percent = self.options.percents[nth];
-            for place in 0..self.ways.len() {
-                // Every step begins with another one, so that a drift of the machine meets all alike.
-                self.step((place + nth) % self.ways.len(), percent).await?;
-            }
-        }
-        self.measure_maxima().await
-    }
-
-    async fn measure_maxima(&mut self) -> Result<(), Error> {
         for place in 0..self.ways.len() {
             let way = self.ways[place].way;
-            if way == Way::WithQuota {
-                continue;
+            if way != Way::WithQuota {
+                self.closed_loop(way, self.options.maximum_connections).await?;
             }
-            let connections = self.options.maximum_connections;
-            let (round, _) = self.drive(way, connections, Pace::AnswerByAnswer).await?;
-            let maximum = round.per_second;
-            self.tell(way, ("the maximum", connections), &round);
-            self.ways[place].maxima.push(maximum);
-            if way == Way::Forebay {
-                self.ways[place + 1].maxima.push(maximum);
+        }
+        self.measure_maxima(0).await?;
+        self.offers = self.ways.iter().map(Measured::maximum).collect();
+        for nth in 0..self.options.percents.len() {
+            let percent = self.options.percents[nth];
+            // Every load has an order of its own, so that a drift of the machine meets all alike.
+            for place in order(self.ways.len(), nth + 1, self.options.seed) {
+                if self.ways[place].way.is_offered(percent, &self.options.percents) {
+                    self.step(place, percent).await?;
+                }
             }
+        }
+        self.measure_maxima(self.options.percents.len() + 1).await
+    }
+
+    async fn measure_maxima(&mut self, nth: usize) -> Result<(), Error> {
+        for place in order(self.ways.len(), nth, self.options.seed) {
+            let way = self.ways[place].way;
+            for connections in way.loops(&self.options) {
+                let found = self.closed_loop(way, connections).await?;
+                self.ways[place].loops.push(found);
+            }
+        }
+        // A quota changes nothing about what the server could do.
+        let of = |way| self.ways.iter().position(|measured| measured.way == way);
+        if let (Some(from), Some(to)) = (of(Way::Forebay), of(Way::WithQuota)) {
+            let loops = self.ways[from].loops.clone();
+            self.ways[to].loops = loops;
         }
         Ok(())
     }
 
+    async fn closed_loop(&mut self, way: Way, connections: u16) -> Result<Loop, Error> {
+        let (round, _) = self.drive(way, connections, Pace::AnswerByAnswer).await?;
+        self.tell(way, ("the maximum", connections), &round);
+        Ok(Loop { connections, per_second: round.per_second })
+    }
+
     async fn step(&mut self, place: usize, percent: u32) -> Result<(), Error> {
-        let Measured { way, ref maxima, .. } = self.ways[place];
-        let maximum = maxima.first().copied().unwrap_or_default();
+        let (way, maximum) = (self.ways[place].way, self.offers[place]);
         let per_second = (maximum * f64::from(percent) / 100.0).max(1.0);
         if way == Way::WithQuota {
             let quota = whole(maximum * f64::from(self.options.quota_percent) / 100.0);
@@ -226,7 +310,7 @@ impl Ladder<'_> {
             self.limit(Some(quota)).await?;
         }
         let pace = Pace::Shared { per_second, patience: self.options.patience };
-        let connections = self.options.connections;
+        let connections = way.connections(&self.options);
         let driven = self.drive(way, connections, pace).await;
         if way == Way::WithQuota {
             self.limit(None).await?;
@@ -243,16 +327,15 @@ impl Ladder<'_> {
         way: Way,
         connections: u16,
         pace: Pace,
-    ) -> Result<(Round, Option<Taken>), Error> {
+    ) -> Result<(Round, Taken), Error> {
         self.bench.narrator.moment(&format!("{}, {pace:?}", way.label()));
+        self.bench.checkpoint().await?;
+        let onto = way.onto(&self.options);
         if let Some(url) = self.bench.emptied(way.variant()).await? {
-            let (round, _) = self.bench.load(Drive { url, connections, pace }).await?;
-            return Ok((round, None));
+            return self.bench.reference_round(Drive { url, connections, pace, onto }).await;
         }
-        let url = self.bench.target.url.clone();
-        let drive = Drive { url, connections, pace };
-        let (round, taken) = self.bench.forebay_round(false, drive).await?;
-        Ok((round, Some(taken)))
+        let drive = Drive { url: self.bench.target.url.clone(), connections, pace, onto };
+        self.bench.forebay_round(Projector::Run, drive).await
     }
 
     async fn limit(&self, quota: Option<u32>) -> Result<(), Error> {
@@ -271,4 +354,62 @@ impl Ladder<'_> {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate of sends")]
 fn whole(rate: f64) -> u32 {
     rate.clamp(1.0, 1e6) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            connections: 1_000,
+            maximum_connections: 256,
+            queue_connections: QUEUE_CONNECTIONS,
+            queue_body_bytes: QUEUE_BODY_BYTES,
+            percents: vec![100, 300],
+            round: Duration::from_secs(3),
+            warmup: Duration::from_secs(1),
+            body_bytes: 300,
+            conversations: 10,
+            patience: Duration::from_millis(20),
+            quota_percent: 90,
+            seed: 7,
+        }
+    }
+
+    #[test]
+    fn a_maximum_is_looked_for_over_both_numbers_of_connections() {
+        let mut options = options();
+        for (way, loops) in [
+            (Way::Forebay, vec![256, 1_000]),
+            (Way::WithQuota, vec![]),
+            (Way::FullQueue, vec![256]),
+            (Way::Direct, vec![256, 1_000]),
+            (Way::Gathered, vec![256, 1_000]),
+        ] {
+            assert_eq!(way.loops(&options), loops, "{way:?}");
+        }
+        options.connections = 256;
+        assert_eq!(Way::Direct.loops(&options), [256], "once is enough");
+    }
+
+    #[test]
+    fn the_full_queue_is_offered_the_highest_load_only_and_only_if_it_is_too_much() {
+        for (way, percent, percents, expected) in [
+            (Way::Forebay, 100, [100, 300], true),
+            (Way::FullQueue, 100, [100, 300], false),
+            (Way::FullQueue, 300, [100, 300], true),
+            (Way::FullQueue, 300, [300, 500], false),
+            (Way::FullQueue, 150, [100, 150], false),
+        ] {
+            assert_eq!(way.is_offered(percent, &percents), expected, "{way:?} {percent}");
+        }
+    }
+
+    #[test]
+    fn a_queue_is_smaller_than_what_its_connections_have_under_way() {
+        let options = options();
+        let bytes = usize::from(options.queue_connections) * options.queue_body_bytes;
+        assert!(bytes > crate::journal::tail::QUEUE_BYTES_MAX, "nothing would be refused");
+    }
 }

@@ -6,14 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sqlx::Connection as _;
+use sqlx::postgres::PgConnection;
 
+use super::order::{forgotten, order};
 use super::{Hooks, Measured, Projector, Report, Taken, Target, asked};
 use crate::bench::Error;
 use crate::bench::lineup::{References, Variant};
-use crate::bench::machine::{Cost, Meter};
+use crate::bench::machine::{Cost, Meter, Pids};
 use crate::bench::report::{line_of_round, most_frequent};
+use crate::bench::rows::statement;
 use crate::clock::Clock;
-use crate::event::ConversationId;
+use crate::event::{ConversationId, Partitions};
 use crate::load::callers::{self, Called};
 use crate::load::tally::rate;
 use crate::load::{
@@ -26,13 +30,43 @@ pub(super) struct Drive {
     pub(super) url: String,
     pub(super) connections: u16,
     pub(super) pace: Pace,
+    pub(super) onto: Onto,
+}
+
+/// Where sends go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Onto {
+    /// To all conversations.
+    AllPartitions,
+    /// To the conversations of one partition, with bodies of so many bytes, so that all of them wait in one queue.
+    OnePartition { body_bytes: usize },
 }
 
 impl Drive {
     /// A closed loop over so many connections.
     fn closed(url: String, connections: u16) -> Self {
-        Self { url, connections, pace: Pace::AnswerByAnswer }
+        Self { url, connections, pace: Pace::AnswerByAnswer, onto: Onto::AllPartitions }
     }
+}
+
+/// What the projector does while a variant is measured; `None` where there is none.
+const fn projector_of(variant: Variant) -> Option<Projector> {
+    match variant {
+        Variant::Forebay => Some(Projector::Run),
+        Variant::ForebayHeld => Some(Projector::Hold),
+        Variant::Gathered
+        | Variant::Direct
+        | Variant::Nothing
+        | Variant::RecordsHttp
+        | Variant::Records => None,
+    }
+}
+
+/// The conversations of the partition that the first of them is in.
+fn of_one_partition(all: &[ConversationId], partitions: Partitions) -> Vec<ConversationId> {
+    let partition = all.first().map(|first| partitions.of(*first));
+    let is_there = |id: &&ConversationId| Some(partitions.of(**id)) == partition;
+    all.iter().filter(is_there).copied().collect()
 }
 
 /// A benchmark under way.
@@ -49,14 +83,22 @@ pub(super) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Every round begins with another variant, so that a drift of the machine meets all alike.
+    /// Every round has an order of its own, so that a drift of the machine meets all alike, and no variant always comes
+    /// after the same other one.
     pub(super) async fn all_rounds(&mut self) -> Result<(), Error> {
-        let variants = self.report.options.variants.len();
+        let (variants, rounds) = (self.report.options.variants.len(), self.report.options.rounds);
+        let (forgotten, seed) = (forgotten(rounds), self.report.options.seed);
         for block in 0..self.report.options.connections.len() {
-            for round in 0..self.report.options.rounds {
-                for turn in 0..variants {
-                    let place = block * variants + (round + turn) % variants;
-                    self.one_round(place, round).await?;
+            let places = block * variants..(block + 1) * variants;
+            for round in 0..forgotten + rounds {
+                for turn in order(variants, block * (forgotten + rounds) + round, seed) {
+                    self.one_round(places.start + turn, round).await?;
+                }
+                if round < forgotten {
+                    for measured in &mut self.report.measured[places.clone()] {
+                        measured.rounds.clear();
+                        measured.taken.clear();
+                    }
                 }
             }
         }
@@ -67,43 +109,52 @@ impl Bench<'_> {
         let Measured { variant, connections, .. } = self.report.measured[place];
         let label = variant.label();
         let rounds = self.report.options.rounds;
+        let rounds = rounds + forgotten(rounds);
         self.narrator
             .moment(&format!("round {} of {rounds}: {label}, {connections} connections", nth + 1));
-        if variant.is_forebay() {
-            let drive = Drive::closed(self.target.url.clone(), connections);
-            let held = variant == Variant::ForebayHeld;
-            let (round, taken) = self.forebay_round(held, drive).await?;
-            self.report.measured[place].taken.push(taken);
-            self.report.measured[place].rounds.push(round);
-        } else {
-            let round = self.reference_round(variant, connections).await?;
-            self.report.measured[place].rounds.push(round);
-        }
-        let Some(round) = self.report.measured[place].rounds.last() else {
-            return Ok(());
+        self.checkpoint().await?;
+        let (round, taken) = match projector_of(variant) {
+            Some(projector) => {
+                let drive = Drive::closed(self.target.url.clone(), connections);
+                self.forebay_round(projector, drive).await?
+            }
+            None => match self.emptied(variant).await? {
+                Some(url) => self.reference_round(Drive::closed(url, connections)).await?,
+                None => self.raw_round(connections).await?,
+            },
         };
-        self.narrator.line(&line_of_round(label, connections, nth + 1, round));
+        self.narrator.line(&line_of_round(label, connections, nth + 1, &round));
         if round.acknowledged == 0 {
             return Err(Error::NothingAcknowledged {
                 what: label,
                 reasons: most_frequent(&round.refused),
             });
         }
+        self.report.measured[place].taken.push(taken);
+        self.report.measured[place].rounds.push(round);
         Ok(())
     }
 
-    async fn reference_round(
-        &mut self,
-        variant: Variant,
-        connections: u16,
-    ) -> Result<Round, Error> {
-        match self.emptied(variant).await? {
-            Some(url) => {
-                let drive = Drive::closed(url, connections);
-                Ok(self.load(drive).await?.0)
-            }
-            None => self.raw_round(connections).await,
-        }
+    /// Lets Postgres write what earlier rounds left in its memory, so that no later one pays for it.
+    pub(super) async fn checkpoint(&self) -> Result<(), Error> {
+        let database = |source| Error::Database { doing: "making a checkpoint", source };
+        let connecting = PgConnection::connect(&self.target.places.database_url);
+        let mut conn = connecting.await.map_err(database)?;
+        statement("CHECKPOINT").execute(&mut conn).await.map_err(database)?;
+        conn.close().await.map_err(database)
+    }
+
+    /// A load on a reference that listens there.
+    pub(super) async fn reference_round(&mut self, drive: Drive) -> Result<(Round, Taken), Error> {
+        let meter = Meter::start(self.services());
+        let (round, ledger) = self.load(drive).await?;
+        let cost = meter.cost(ledger.len() as u64);
+        Ok((round, Taken { cost, ..Taken::default() }))
+    }
+
+    /// What is watched of a reference, whose own process is that of the load.
+    fn services(&self) -> Pids {
+        Pids { server: None, ..self.target.pids }
     }
 
     /// Takes away what an earlier round left, and says where a reference listens.
@@ -115,27 +166,28 @@ impl Bench<'_> {
 
     pub(super) async fn forebay_round(
         &mut self,
-        held: bool,
+        projector: Projector,
         drive: Drive,
     ) -> Result<(Round, Taken), Error> {
-        if held {
+        if projector == Projector::Hold {
             self.hold(Projector::Hold).await?;
         }
         let meter = Meter::start(self.target.pids);
         let loaded = self.load(drive).await;
         let cost = meter.cost(0);
         let lag = self.lag().await;
-        if held {
+        if projector == Projector::Hold {
             self.hold(Projector::Run).await?;
         }
         let (round, ledger) = loaded?;
         let lag = lag?;
         let span = self.report.options.warmup + self.report.options.round;
         let projected = lag.map(|lag| (ledger.len() as u64).saturating_sub(lag));
+        let projected = projected.filter(|_| projector == Projector::Run);
         let taken = Taken {
             cost: Cost { operations: ledger.len() as u64, ..cost },
             lag_at_end: lag,
-            projected_per_second: projected.filter(|_| !held).map(|rows| rate(rows, span)),
+            projected_per_second: projected.map(|rows| rate(rows, span)),
             caught_up_per_second: self.catch_up(lag).await?,
         };
         self.ledger.absorb(ledger);
@@ -145,14 +197,20 @@ impl Bench<'_> {
     pub(super) async fn load(&mut self, drive: Drive) -> Result<(Round, Ledger), Error> {
         self.run = self.run.wrapping_add(1);
         let options = &self.report.options;
+        let (conversations, body_bytes) = match drive.onto {
+            Onto::AllPartitions => (self.conversations.clone(), options.body_bytes),
+            Onto::OnePartition { body_bytes } => {
+                (of_one_partition(&self.conversations, self.target.places.partitions), body_bytes)
+            }
+        };
         let plan = load::Plan {
             url: drive.url,
             api_key: self.target.api_key.clone(),
-            conversations: self.conversations.clone(),
+            conversations,
             connections: drive.connections,
             amount: Amount::For(options.round),
             warmup: options.warmup,
-            body_bytes: options.body_bytes,
+            body_bytes,
             keys: Keys::Given,
             pace: drive.pace,
             on_refusal: OnRefusal::GoOn,
@@ -184,9 +242,9 @@ impl Bench<'_> {
     }
 
     /// Raw records from as many callers as there would be connections.
-    async fn raw_round(&self, callers: u16) -> Result<Round, Error> {
+    async fn raw_round(&self, callers: u16) -> Result<(Round, Taken), Error> {
         let Some(references) = &self.references else {
-            return Ok(Round::default());
+            return Ok(Default::default());
         };
         let options = &self.report.options;
         let plan = callers::Plan {
@@ -212,8 +270,14 @@ impl Bench<'_> {
             }
         };
         let driven = async move { Ok(callers::drive(plan, &clock, call).await) };
+        let meter = Meter::start(self.services());
         let outcome = references.run(driven).await?;
-        Ok(Round::of(&outcome.total(), plan.length, outcome.unfinished))
+        let round = Round::of(&outcome.total(), plan.length, outcome.unfinished);
+        // The ledger has none of these; the warm-up costs as well, by the length of both.
+        let span = (plan.warmup + plan.length).as_secs_f64();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+        let cost = meter.cost((round.per_second * span) as u64);
+        Ok((round, Taken { cost, ..Taken::default() }))
     }
 
     async fn hold(&self, projector: Projector) -> Result<(), Error> {
@@ -278,3 +342,18 @@ const CATCH_UP_MAX: Duration = Duration::from_mins(5);
 
 /// How often the moving line is renewed; rare, because the line costs what is measured.
 const TELL_EVERY: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sends_onto_one_partition_go_to_its_conversations_only() {
+        let partitions = Partitions::new(4).unwrap();
+        let all: Vec<_> = (0..100).map(|n| ConversationId::derive([n; 16])).collect();
+        let some = of_one_partition(&all, partitions);
+        assert!(some.len() > 5 && some.len() < 60, "{}", some.len());
+        assert!(some.iter().all(|id| partitions.of(*id) == partitions.of(all[0])));
+        assert_eq!(of_one_partition(&[], partitions), []);
+    }
+}

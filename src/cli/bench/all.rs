@@ -37,12 +37,13 @@ pub(in crate::cli) struct Arguments {
 type Part = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// In the order in which they run.
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     (
         "send",
         &["--compare", "--hold-projector"],
         &["--rounds", "1", "--seconds", "2", "--connections", "256"],
     ),
+    ("append", &[], &["--rounds", "1", "--seconds", "2"]),
     ("load", &[], &["--percents", "25,75,100,300", "--seconds", "1.5"]),
     ("read", &[], &["--events", "200000", "--rounds", "1", "--seconds", "1.5"]),
     (

@@ -10,7 +10,8 @@ use super::Files;
 use super::pool::raise_file_limit;
 use super::send::measured;
 use crate::bench::send::offered::{self, BURST_SHARE, Limit, Options};
-use crate::bench::send::{Answer, of_load};
+use crate::bench::send::{Answer, broken, of_load};
+use crate::cli::Failed;
 use crate::cli::apart::{Apart, Services, as_operator};
 use crate::clock::Clock;
 use crate::load::Narrator;
@@ -28,6 +29,12 @@ pub(in crate::cli) struct Arguments {
     /// Connections of the closed loops that find each variant's maximum
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=20_000))]
     maximum_connections: u16,
+    /// Connections that send to one partition at the highest load, more than its queue has room for
+    #[arg(long, default_value_t = offered::QUEUE_CONNECTIONS, value_parser = clap::value_parser!(u16).range(1..=20_000))]
+    queue_connections: u16,
+    /// Bytes of a body of theirs
+    #[arg(long, default_value_t = offered::QUEUE_BODY_BYTES)]
+    queue_payload: usize,
     /// Length of a step, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -43,6 +50,9 @@ pub(in crate::cli) struct Arguments {
     /// Conversations that are sent to
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     conversations: u32,
+    /// Order in which the variants take turns; drawn anew without it
+    #[arg(long)]
+    seed: Option<u32>,
     /// Where it lives and what it leaves
     #[command(flatten)]
     files: Files,
@@ -54,6 +64,8 @@ impl Arguments {
         Options {
             connections: self.connections,
             maximum_connections: self.maximum_connections,
+            queue_connections: self.queue_connections,
+            queue_body_bytes: self.queue_payload,
             percents: self.percents.iter().copied().filter(|percent| *percent > 0).collect(),
             round,
             warmup: super::WARMUP.min(round),
@@ -61,11 +73,13 @@ impl Arguments {
             conversations: usize::try_from(self.conversations).unwrap_or(1),
             patience: Duration::from_millis(self.patience.into()),
             quota_percent: self.quota,
+            seed: super::seed(self.seed),
         }
     }
 }
 
-/// Starts a server, measures, prints the tables, writes the file. Fails when the audit is not clean.
+/// Starts a server, measures, prints the tables, writes the file. Fails when the audit is not clean, or a send
+/// ended as none should.
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
     raise_file_limit();
     let services = Services::start(arguments.files.data_dir.clone(), Install::Allow).await?;
@@ -78,7 +92,11 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     narrator.finish();
     super::tell(&of_load(&found), &found, arguments.files.json.as_deref())?;
     server.stop().await?;
-    super::verdict(found.audit)
+    super::verdict(found.audit)?;
+    match broken(&found.ways) {
+        Some(broken) => Err(Failed::Found(broken).into()),
+        None => Ok(()),
+    }
 }
 
 /// Sets the tenant's quota, or takes it away.

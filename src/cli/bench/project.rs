@@ -8,7 +8,7 @@ use super::Files;
 use super::place;
 use crate::bench::backlog::fill::Filling;
 use crate::bench::backlog::of_project;
-use crate::bench::backlog::project::{self, Report};
+use crate::bench::backlog::project::{self, First, Report, Rows};
 use crate::cli::apart::{Apart, Services};
 use crate::clock::Clock;
 use crate::load::Narrator;
@@ -49,16 +49,21 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
             let begun = Report::begin(&services.data_dir, (filling, &filled), clock).await?;
             report = Some(begun);
         }
+        let first = First::of_round(nth);
+        if first == First::Copy {
+            copied.push(project::copy_rows(&place, filling).await?);
+        }
         let server = Apart::start(&services, &[], clock).await?;
         place.pids.server = Some(server.pid);
-        let rows = project::catch_up(&place, filled.events, server.ready_after).await?;
-        narrator.line(&format!("round {nth}: projected {:.0} rows/s", rows.per_second));
-        projected.push(rows);
+        projected.push(project::catch_up(&place, filled.events, server.ready_after).await?);
         server.stop().await?;
         place.pids.server = None;
-        let rows = project::copy_rows(&place, filling).await?;
-        narrator.line(&format!("round {nth}: copied {:.0} rows/s", rows.per_second));
-        copied.push(rows);
+        if first == First::Projector {
+            copied.push(project::copy_rows(&place, filling).await?);
+        }
+        let told = |all: &[Rows]| all.last().map_or(0.0, |rows| rows.per_second);
+        let (ours, theirs) = (told(&projected), told(&copied));
+        narrator.line(&format!("round {nth}: projected {ours:.0} rows/s, copied {theirs:.0}"));
     }
     narrator.finish();
     match report {

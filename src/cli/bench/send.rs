@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{Common, NAMESPACE, WARMUP};
+use super::{Extent, NAMESPACE, WARMUP};
 use crate::bench::lineup::{Places, Variant};
 use crate::bench::machine::Pids;
 use crate::bench::report;
@@ -35,9 +35,12 @@ pub(in crate::cli) struct Arguments {
     /// Make each sync of Postgres and nats-server so many milliseconds longer; needs strace
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
     pub sync_delay_ms: u64,
-    /// What all benchmarks take
+    /// Order in which the variants of a round take turns; drawn anew without it
+    #[arg(long)]
+    pub seed: Option<u32>,
+    /// How much is measured
     #[command(flatten)]
-    pub common: Common,
+    pub extent: Extent,
 }
 
 impl Arguments {
@@ -52,27 +55,28 @@ impl Arguments {
         let connections = self.connections.iter().filter(|count| **count > 0);
         send::Options {
             connections: connections.copied().collect(),
-            rounds: usize::from(self.common.rounds),
-            round: self.common.round(),
+            rounds: usize::from(self.extent.rounds),
+            round: self.extent.round(),
             warmup: WARMUP,
-            body_bytes: self.common.payload,
-            conversations: usize::try_from(self.common.conversations).unwrap_or(1),
+            body_bytes: self.extent.payload,
+            conversations: usize::try_from(self.extent.conversations).unwrap_or(1),
             variants,
+            sync_delay: Duration::from_millis(self.sync_delay_ms),
+            seed: super::seed(self.seed),
         }
     }
 }
 
 /// Measures sends, prints the table, writes the file. Fails when the audit is not clean.
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
-    let (root, delay) = (arguments.common.files.data_dir.clone(), arguments.sync_delay_ms);
-    let delay = Duration::from_millis(delay);
-    let services = Services::start_with(root, Install::Allow, delay).await?;
+    let (root, options) = (arguments.extent.files.data_dir.clone(), arguments.options());
+    let services = Services::start_with(root, Install::Allow, options.sync_delay).await?;
     let server = Apart::start(&services, &[], clock).await?;
     let (target, hooks) = measured(&services, &server).await?;
     let narrator = Narrator::on_stderr();
-    let found = send::run(&target, arguments.options(), &hooks, &narrator, clock).await?;
+    let found = send::run(&target, options, &hooks, &narrator, clock).await?;
     narrator.finish();
-    super::tell(&report::of_send(&found), &found, arguments.common.files.json.as_deref())?;
+    super::tell(&report::of_send(&found), &found, arguments.extent.files.json.as_deref())?;
     server.stop().await?;
     super::verdict(found.audit)
 }
@@ -91,7 +95,7 @@ pub(super) async fn measured(
             database_url: services.database_url.clone(),
             nats_url: services.nats.url(),
             name: format!("{NAMESPACE}-bench"),
-            partitions: usize::from(partitions.count()),
+            partitions,
         },
         data_dir: services.data_dir.clone(),
         pids: pids(services, server).await,

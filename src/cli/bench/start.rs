@@ -42,7 +42,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let mut starting = Starting { services: &services, rounds: 1, narrator: &narrator, clock };
     let mut cases = vec![starting.case("nothing: log and tables are made", &[]).await?];
     starting.rounds = arguments.rounds;
-    cases.push(starting.case("an empty log", &[NO_PROJECTOR]).await?);
+    cases.push(starting.case("an empty log, no projector", &[NO_PROJECTOR]).await?);
     let server = Apart::start(&services, &[NO_PROJECTOR], clock).await?;
     let mut place = place(&services, &server, clock).await?;
     server.stop().await?;
@@ -52,7 +52,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let of = |what: &str| format!("{millions:.1} million events, {what}");
     starting.rounds = 1;
     // Only the first start has no snapshot: every server leaves one when it stops.
-    let what = of("without snapshot and checkpoint");
+    let what = of("without snapshot and checkpoint, no projector");
     cases.push(starting.case(&what, &[NO_PROJECTOR]).await?);
     narrator.moment("waiting until Postgres has them");
     let server = Apart::start(&services, &[], clock).await?;
