@@ -102,7 +102,7 @@ pub(super) struct Files {
     #[arg(long, default_value = ".forebay")]
     pub data_dir: PathBuf,
     /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = writable)]
     pub json: Option<PathBuf>,
 }
 
@@ -113,8 +113,8 @@ pub(super) struct Extent {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,
     /// Length of a round, in seconds
-    #[arg(long, default_value_t = 5.0)]
-    pub seconds: f64,
+    #[arg(long, default_value = "5", value_parser = length)]
+    pub seconds: Duration,
     /// Bytes of a body
     #[arg(long, default_value_t = 300)]
     pub payload: usize,
@@ -126,17 +126,16 @@ pub(super) struct Extent {
     pub files: Files,
 }
 
-impl Extent {
-    /// Length of a round, between 0.1 s and an hour.
-    fn round(&self) -> Duration {
-        seconds(self.seconds)
-    }
+/// A length in seconds, from 0.1 to 3 600.
+fn length(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3_600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "not within 0.1 to 3600".to_owned())
 }
 
-/// A length that somebody asked for, between 0.1 s and an hour.
-fn seconds(asked: f64) -> Duration {
-    let seconds = if asked.is_finite() { asked } else { 5.0 };
-    Duration::from_secs_f64(seconds.clamp(0.1, 3_600.0))
+/// A file that can be written: who measures for an hour should hear of it before.
+fn writable(text: &str) -> Result<PathBuf, String> {
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(text);
+    opened.map(|_file| PathBuf::from(text)).map_err(|error| error.to_string())
 }
 
 /// The seed that somebody asked for, or one that is drawn.
@@ -263,7 +262,7 @@ impl AppendArguments {
             plan: append::Plan {
                 callers: usize::from(self.callers),
                 warmup: WARMUP,
-                round: self.extent.round(),
+                round: self.extent.seconds,
                 text_bytes: self.extent.payload,
                 tenant,
                 run: 0,

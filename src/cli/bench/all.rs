@@ -22,14 +22,14 @@ pub(in crate::cli) struct Arguments {
     /// Minutes instead of an hour: shorter rounds, smaller sizes
     #[arg(long)]
     quick: bool,
-    /// Only these parts
+    /// Only these parts; each is a command of `bench`
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Where programs are kept; the data of the run is beside them, and removed at the end
     #[arg(long, default_value = ".forebay")]
     data_dir: PathBuf,
     /// Write all reports to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = super::writable)]
     json: PathBuf,
 }
 
@@ -88,7 +88,8 @@ const PARTS: [Part; 10] = [
 pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<()> {
     let known = |name: &String| PARTS.iter().any(|(part, _, _)| part == name);
     if let Some(unknown) = arguments.parts.iter().find(|name| !known(name)) {
-        bail!("there is no part {unknown}");
+        let names = PARTS.map(|(name, _, _)| name).join(", ");
+        bail!("there is no part {unknown}; the parts are {names}");
     }
     let chosen =
         |name: &str| arguments.parts.is_empty() || arguments.parts.iter().any(|part| part == name);
@@ -159,11 +160,11 @@ pub(super) fn plot(arguments: &PlotArguments) -> anyhow::Result<()> {
     for file in &arguments.files {
         let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
         let report = serde_json::from_slice(&text);
-        reports.push(report.with_context(|| format!("reading {}", file.display()))?);
+        reports.push(report.with_context(|| format!("{} is no report", file.display()))?);
     }
     let charts = charts(&reports);
     if charts.is_empty() {
-        bail!("no report of bench load or bench growth is among them");
+        bail!("no report of bench load or bench growth is among them, and charts are of these");
     }
     std::fs::create_dir_all(&arguments.out)
         .with_context(|| format!("making {}", arguments.out.display()))?;

@@ -2,10 +2,11 @@
 //! Promises tables on standard output and, with `--json`, the same figures in a file.
 //! Does not measure; the bench room does.
 
+use std::time::Duration;
+
 use clap::Args;
 
-use super::Files;
-use super::{place, read};
+use super::{Files, length, place, read};
 use crate::bench::backlog::fill::Filling;
 use crate::bench::read::growth::{Plan, REST, Report};
 use crate::bench::read::{Target, of_growth};
@@ -33,8 +34,8 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, default_value_t = 5_000.0)]
     per_second: f64,
     /// Length of a round, in seconds
-    #[arg(long, default_value_t = 5.0)]
-    seconds: f64,
+    #[arg(long, default_value = "5", value_parser = length)]
+    seconds: Duration,
     /// Where it lives and what it leaves
     #[command(flatten)]
     files: Files,
@@ -47,7 +48,7 @@ pub(super) async fn run(arguments: &Arguments, clock: &Clock) -> anyhow::Result<
     let narrator = Narrator::on_stderr();
     let plan = Plan {
         per_second: arguments.per_second.clamp(1.0, 1e6),
-        options: read::options((10, 256), super::seconds(arguments.seconds)),
+        options: read::options((10, 256), arguments.seconds),
     };
     let mut target = Target {
         url: server.url.clone(),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Files;
 use super::pool::raise_file_limit;
 use super::send::measured;
+use super::{Files, length};
 use crate::bench::send::offered::{self, BURST_SHARE, Limit, Options};
 use crate::bench::send::{Answer, broken, of_load};
 use crate::cli::Failed;
@@ -21,7 +21,7 @@ use crate::sandbox::Install;
 #[derive(Args, Clone, Debug)]
 pub(in crate::cli) struct Arguments {
     /// What is offered, in per cent of each variant's own maximum
-    #[arg(long, value_delimiter = ',', default_value = "10,25,50,75,90,100,150,300")]
+    #[arg(long, value_delimiter = ',', default_value = "10,25,50,75,90,100,150,300", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     percents: Vec<u32>,
     /// Connections; each has one send under way at most
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=20_000))]
@@ -36,8 +36,8 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, default_value_t = offered::QUEUE_BODY_BYTES)]
     queue_payload: usize,
     /// Length of a step, in seconds
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
+    #[arg(long, default_value = "3", value_parser = length)]
+    seconds: Duration,
     /// How long a send waits for a free connection before it is given up, in milliseconds
     #[arg(long, default_value_t = 20)]
     patience: u16,
@@ -60,13 +60,13 @@ pub(in crate::cli) struct Arguments {
 
 impl Arguments {
     fn options(&self) -> Options {
-        let round = super::seconds(self.seconds);
+        let round = self.seconds;
         Options {
             connections: self.connections,
             maximum_connections: self.maximum_connections,
             queue_connections: self.queue_connections,
             queue_body_bytes: self.queue_payload,
-            percents: self.percents.iter().copied().filter(|percent| *percent > 0).collect(),
+            percents: self.percents.clone(),
             round,
             warmup: super::WARMUP.min(round),
             body_bytes: self.payload,

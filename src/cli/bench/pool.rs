@@ -59,7 +59,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long)]
     no_install: bool,
     /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = super::writable)]
     json: Option<PathBuf>,
 }
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Files;
-use super::place;
+use super::{Files, length, place};
 use crate::bench::backlog::fill::Filling;
 use crate::bench::read::{self, Options, Target, of_read};
 use crate::cli::apart::{Apart, Services};
@@ -43,8 +42,8 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
     /// Length of a round, in seconds
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
+    #[arg(long, default_value = "3", value_parser = length)]
+    seconds: Duration,
     /// Where it lives and what it leaves
     #[command(flatten)]
     files: Files,
@@ -55,7 +54,7 @@ impl Arguments {
         Options {
             limit: self.limit,
             rounds: self.rounds.into(),
-            ..options((self.readers, self.writers), super::seconds(self.seconds))
+            ..options((self.readers, self.writers), self.seconds)
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::sandbox::Install;
 #[derive(Args, Clone, Debug)]
 pub(in crate::cli) struct Arguments {
     /// Connections, one measurement each
-    #[arg(long, value_delimiter = ',', default_value = "64,256")]
+    #[arg(long, value_delimiter = ',', default_value = "64,256", value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: Vec<u16>,
     /// Measure the references too: direct and gathered INSERTs, raw records, no-op
     #[arg(long)]
@@ -52,11 +52,10 @@ impl Arguments {
         if self.compare {
             variants.extend(Variant::REFERENCES);
         }
-        let connections = self.connections.iter().filter(|count| **count > 0);
         send::Options {
-            connections: connections.copied().collect(),
+            connections: self.connections.clone(),
             rounds: usize::from(self.extent.rounds),
-            round: self.extent.round(),
+            round: self.extent.seconds,
             warmup: WARMUP,
             body_bytes: self.extent.payload,
             conversations: usize::try_from(self.extent.conversations).unwrap_or(1),
