@@ -117,6 +117,8 @@ fn all_of(fault: Fault, rounds: &[&Round]) -> Round {
         without: Latency::over(&rounds.iter().map(|round| &round.without).collect::<Vec<_>>()),
         with: Latency::over(&rounds.iter().map(|round| &round.with).collect::<Vec<_>>()),
         neighbour_share: (!shares.is_empty()).then_some(mean),
+        neighbour_came: rounds.iter().map(|round| round.neighbour_came).sum(),
+        receipts: Vec::new(),
     }
 }
 
@@ -167,8 +169,15 @@ mod tests {
         let latency = |p95_ms| Latency { p95_ms, ..Latency::default() };
         let row = |without, with| {
             let (without, with) = (latency(without), latency(with));
-            let neighbour_share = None;
-            row_of(&Round { fault: Fault::Dead, without, with, neighbour_share }, true)[4].clone()
+            let round = Round {
+                fault: Fault::Dead,
+                without,
+                with,
+                neighbour_share: None,
+                neighbour_came: 0,
+                receipts: Vec::new(),
+            };
+            row_of(&round, true)[4].clone()
         };
         assert_eq!(row(10.0, 10.9), "met");
         assert_eq!(row(10.0, 11.1), "missed");
