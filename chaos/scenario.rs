@@ -269,3 +269,69 @@ impl std::fmt::Display for Act {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: Options =
+        Options { seed: 7, storm: Duration::from_mins(5), per_second: 100, pace: Pace::Full };
+
+    fn plan(course: Course) -> Option<Plan> {
+        match course {
+            Course::Steps(plan) | Course::Clock(plan) => Some(plan),
+            Course::Neighbour(_) => None,
+        }
+    }
+
+    #[test]
+    fn every_plan_heals_what_it_breaks_and_ends_after_its_last_step() {
+        for pace in [Pace::Full, Pace::Short] {
+            for scenario in catalogue::ALL {
+                let Some(plan) = plan((scenario.course)(Options { pace, ..OPTIONS })) else {
+                    continue;
+                };
+                assert_eq!(plan.unhealed(), [], "{}", scenario.name);
+                assert!(plan.fault().1 < plan.length, "{}", scenario.name);
+                assert!(plan.steps.is_sorted_by_key(|step| step.at), "{}", scenario.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_step_concerns_a_process_or_link_that_there_is() {
+        for scenario in catalogue::ALL {
+            let Some(plan) = plan((scenario.course)(OPTIONS)) else { continue };
+            for step in &plan.steps {
+                let fits = match step.act {
+                    Act::Node(node, _) | Act::LimitLog(node, _) | Act::Clock(node, _) => {
+                        node < plan.nodes
+                    }
+                    Act::Log(server, _) => server < plan.log_servers,
+                    Act::Link(..) => plan.links == Links::Proxied,
+                    Act::KillLogLeader | Act::StartLogLeader => plan.log_servers == 3,
+                    Act::Postgres(_)
+                    | Act::EndSessions
+                    | Act::TakeConnections
+                    | Act::FreeConnections => true,
+                };
+                assert!(fits, "{}: {}", scenario.name, step.act);
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_is_a_function_of_its_seed() {
+        for scenario in catalogue::ALL {
+            assert_eq!((scenario.course)(OPTIONS), (scenario.course)(OPTIONS), "{}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = catalogue::ALL.iter().map(|scenario| scenario.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), catalogue::ALL.len());
+    }
+}
