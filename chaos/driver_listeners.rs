@@ -1,10 +1,11 @@
 //! Who listens: a client for each conversation, by WebSocket and by server-sent events in turns; and some who send by socket.
 //! Promises to note each event that came, and whatever no listener should ever see.
-//! Does not judge whether all came; `finally_audit` does.
+//! Does not judge whether all came; `eventually_healed` waits for that, and the judge says what it means.
 
+pub(crate) mod noted;
 pub(crate) mod stream;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,14 +13,14 @@ use std::time::{Duration, Instant};
 use forebay::client::{self, Events, Handle, Server, Settings, Start, State, Told};
 use forebay::clock::Clock;
 use forebay::event::{ConversationId, MessageId};
-use forebay::live::gap::Gap;
 use forebay::load::{Entry, Ledger};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::stage::Tenant;
+use noted::{Noted, id_of};
 
 /// How often somebody who sends by socket does.
 const SEND_EVERY: Duration = Duration::from_millis(250);
@@ -27,48 +28,9 @@ const SEND_EVERY: Duration = Duration::from_millis(250);
 /// How many do.
 const SENDERS: usize = 3;
 
-/// Most faults of one listener that are told; one is enough to fail.
-const FAULTS_MAX: usize = 5;
-
-/// What a listener noted.
-#[derive(Debug, Default)]
-pub(crate) struct Noted {
-    /// By what it listens.
-    pub(crate) by: &'static str,
-    /// The events that came.
-    pub(crate) seen: BTreeSet<u64>,
-    /// When each came.
-    pub(crate) at: Vec<Instant>,
-    /// Connections that ended.
-    pub(crate) reconnects: u64,
-    /// Gaps that were announced.
-    pub(crate) gaps: Vec<Gap>,
-    /// What must not be.
-    pub(crate) faults: Vec<String>,
-}
-
-impl Noted {
-    fn fault(&mut self, text: String) {
-        if self.faults.len() < FAULTS_MAX {
-            self.faults.push(text);
-        }
-    }
-
-    /// An event comes after a client has put everything in order.
-    fn note(&mut self, seq: u64, now: Instant) {
-        let told = |seq: u64| self.gaps.iter().any(|gap| gap.from <= seq && seq <= gap.to);
-        let contiguous = self.seen.len() as u64;
-        let from = if self.seen.last() == Some(&contiguous) { contiguous + 1 } else { 1 };
-        let hole = (from..seq).find(|before| !self.seen.contains(before) && !told(*before));
-        if let Some(hole) = hole {
-            self.fault(format!("seq {seq} came before {hole}, and no gap was announced"));
-        }
-        if !self.seen.insert(seq) {
-            self.fault(format!("seq {seq} came twice"));
-        }
-        self.at.push(now);
-    }
-}
+/// Longest wait for those who send once they are told to end: a client comes back within 30 s and repeats, and a send's
+/// own deadline is 2 s.
+const SENDERS_MAX: Duration = Duration::from_mins(1);
 
 /// A listener's notes while it listens.
 pub(crate) type Notes = Arc<Mutex<Noted>>;
@@ -132,27 +94,50 @@ impl Listening {
     pub(crate) async fn end_senders(&mut self) -> SentBySocket {
         self.over.send_replace(true);
         let mut all = SentBySocket::default();
-        while let Some(ended) = self.senders.join_next().await {
-            match ended {
-                Ok(own) => {
-                    all.ledger.absorb(own.ledger);
-                    all.refused.extend(own.refused);
+        let gathering = async {
+            while let Some(ended) = self.senders.join_next().await {
+                match ended {
+                    Ok(own) => {
+                        all.ledger.absorb(own.ledger);
+                        all.refused.extend(own.refused);
+                    }
+                    Err(error) => all.refused.push(error.to_string()),
                 }
-                Err(error) => all.refused.push(error.to_string()),
             }
+        };
+        if timeout(SENDERS_MAX, gathering).await.is_err() {
+            let (left, limit) = (self.senders.len(), SENDERS_MAX.as_secs());
+            all.refused.push(format!("{left} had no answer {limit} s after the load"));
         }
+        self.senders.abort_all();
         all
     }
 
-    /// The longest time in which a conversation's listener heard nothing, from its first event to its last. The load sends
-    /// to each several times a second: a partition that takes nothing is seen although the others do.
-    pub(crate) fn longest_silence(&self) -> Duration {
-        let longest = |notes: &Notes| {
-            let noted = lock(notes);
-            let gaps = noted.at.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0]));
-            gaps.max().unwrap_or_default()
-        };
+    /// The longest time in which a conversation's listener heard nothing. The load sends to each several times a second: a
+    /// partition that takes nothing is seen although the others do.
+    pub(crate) fn longest_silence(&self, from: Instant, to: Instant) -> Duration {
+        let longest = |notes: &Notes| lock(notes).longest_silence(from, to);
         self.notes.iter().map(|(_, notes)| longest(notes)).max().unwrap_or_default()
+    }
+
+    /// The conversations of which nothing was heard after this moment.
+    pub(crate) fn unheard_since(&self, moment: Instant) -> Vec<String> {
+        let unheard = self.notes.iter().filter(|(_, notes)| !lock(notes).heard_after(moment));
+        unheard.map(|(conversation, _)| conversation.to_string()).collect()
+    }
+
+    /// What came to listeners and is not what is stored.
+    pub(crate) fn differing(
+        &self,
+        stored: &BTreeMap<ConversationId, BTreeMap<u64, MessageId>>,
+    ) -> Vec<String> {
+        let nothing = BTreeMap::new();
+        let differing = |(conversation, notes): &(ConversationId, Notes)| {
+            let noted = lock(notes);
+            let found = noted.differing(stored.get(conversation).unwrap_or(&nothing))?;
+            Some(format!("{conversation} by {}: {found}", noted.by))
+        };
+        self.notes.iter().filter_map(differing).collect()
     }
 
     /// Events that came to listeners between these moments.
@@ -192,7 +177,7 @@ async fn listen(mut events: Events, notes: Notes, clock: Clock) {
         let told = events.next().await;
         let mut noted = lock(&notes);
         match told {
-            Ok(Some(Told::Event { seq, .. })) => noted.note(seq, clock.now()),
+            Ok(Some(Told::Event { seq, frame })) => noted.note(seq, id_of(&frame), clock.now()),
             Ok(Some(Told::State(State::Missing(gap)))) => noted.gaps.push(gap),
             Ok(Some(Told::State(State::Waiting { .. }))) => noted.reconnects += 1,
             Ok(Some(Told::State(State::Connecting | State::CatchingUp | State::Live { .. }))) => {}
@@ -264,33 +249,7 @@ fn key(millis: u64, number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forebay::clock::Clock;
-
     use super::*;
-
-    fn noted(seqs: &[u64], gaps: &[Gap]) -> Vec<String> {
-        let mut noted = Noted { gaps: gaps.to_vec(), ..Noted::default() };
-        let now = Clock::system().now();
-        for seq in seqs {
-            noted.note(*seq, now);
-        }
-        noted.faults
-    }
-
-    #[test]
-    fn order_without_holes_or_doubles_is_no_fault() {
-        assert!(noted(&[1, 2, 3], &[]).is_empty());
-        let gap = Gap { from: 2, to: 3 };
-        assert!(noted(&[1, 4, 2, 3, 5], &[gap]).is_empty());
-    }
-
-    #[test]
-    fn a_hole_and_a_double_are_faults() {
-        assert_eq!(noted(&[1, 3], &[]).len(), 1);
-        assert_eq!(noted(&[1, 2, 2], &[]).len(), 1);
-        assert_eq!(noted(&[2], &[]).len(), 1);
-        assert_eq!(noted(&[1, 5], &[Gap { from: 2, to: 3 }]).len(), 1);
-    }
 
     #[test]
     fn two_keys_differ_in_their_number() {

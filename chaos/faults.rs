@@ -6,10 +6,16 @@ pub(crate) mod database;
 pub(crate) mod proxy;
 
 use anyhow::Context as _;
+use forebay::clock::Timestamp;
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::scenario::{Act, Deed};
 use crate::stage::Stage;
+use crate::stage::caller::Caller;
+
+/// How far a receipt's time may be from where its node's clock was moved to: longer than any answer takes.
+const CLOCK_MICROS: i64 = 60_000_000;
 
 /// What an act leaves behind for a later one.
 #[derive(Debug, Default)]
@@ -48,19 +54,40 @@ pub(crate) async fn perform(
             aftermath.leader = Some(leader);
             log(stage, leader, Deed::Kill).await
         }
-        Act::StartLogLeader => match aftermath.leader.take() {
-            Some(leader) => log(stage, leader, Deed::Start).await,
-            None => Ok(()),
-        },
+        Act::StartLogLeader => {
+            let leader = aftermath.leader.take().context("no leader was killed before")?;
+            log(stage, leader, Deed::Start).await
+        }
         Act::LimitLog(number, bytes) => {
             let node_of_limit = &mut stage.nodes[number];
             node_of_limit.set("FOREBAY_PARTITION_BYTES_MAX", bytes.to_string());
             node_of_limit.apply_streams().await?;
-            node(stage, number, Deed::Stop).await?;
-            node(stage, number, Deed::Start).await
+            let stopped = node(stage, number, Deed::Stop).await;
+            // It is to run again, however it ended.
+            node(stage, number, Deed::Start).await?;
+            stopped
         }
-        Act::Clock(number, seconds) => stage.nodes[number].set_clock(seconds),
+        Act::Clock(number, seconds) => clock(stage, number, seconds).await,
     }
+}
+
+/// Moves the clock of a node, and proves by the time of a receipt that it was moved.
+async fn clock(stage: &mut Stage, number: usize, seconds: i64) -> anyhow::Result<()> {
+    let node = &stage.nodes[number];
+    node.set_clock(seconds)?;
+    let conversation = stage.tenant.conversations.first().context("a conversation")?;
+    let mut caller = Caller::new(node.address, &stage.tenant.api_key);
+    let path = format!("/v1/conversations/{conversation}/messages");
+    let receipt = caller.made(&path, &json!({"text": "what time is it"})).await?;
+    let at: Timestamp = receipt["at"].as_str().context("a receipt has a time")?.parse()?;
+    let off = at.micros() - stage.clock.timestamp().micros();
+    anyhow::ensure!(is_moved(off, seconds), "the clock is {} s off", off / 1_000_000);
+    Ok(())
+}
+
+/// Whether a time that is so many microseconds off is of a clock that was moved so many seconds.
+fn is_moved(off_micros: i64, seconds: i64) -> bool {
+    (off_micros - seconds * 1_000_000).abs() < CLOCK_MICROS
 }
 
 async fn postgres(stage: &mut Stage, deed: Deed) -> anyhow::Result<()> {
@@ -117,4 +144,24 @@ async fn node(stage: &mut Stage, number: usize, deed: Deed) -> anyhow::Result<()
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_stayed_is_known() {
+        let hour = 3_600_000_000;
+        for (off, seconds, wanted) in [
+            (hour + 5_000, 3_600, true),
+            (-hour, -3_600, true),
+            (-4_000, 0, true),
+            (0, 3_600, false),
+            (hour, 0, false),
+            (hour, -3_600, false),
+        ] {
+            assert_eq!(is_moved(off, seconds), wanted, "{off} {seconds}");
+        }
+    }
 }

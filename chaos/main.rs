@@ -1,5 +1,6 @@
 //! Chaos: real processes under load, broken by plan, healed, and audited to the last message.
-//! Promises that a run can be had again by its seed, and exit code 5 when anything that must hold does not.
+//! Promises that a run can be had again by its seed, exit code 5 when anything that must hold does not, and 1 when that is
+//! not known because something could not be run.
 //! Does not test in one process what `tests/it` can.
 
 #![forbid(unsafe_code)]
@@ -23,16 +24,10 @@ use anyhow::Context as _;
 use clap::Parser;
 use forebay::clock::Clock;
 
-use run::report::Report;
+use run::report::{Outcome, Report};
 use scenario::catalogue::{ALL, SELF_TEST, SHORT};
 use scenario::{Options, Pace, Scenario};
 use stage::Places;
-
-/// A check found something.
-const EXIT_FOUND: u8 = 5;
-
-/// A scenario could not be run.
-const EXIT_FAILURE: u8 = 1;
 
 /// Real processes under load, broken by plan.
 #[derive(Debug, Parser)]
@@ -50,8 +45,8 @@ struct Arguments {
     /// How long a storm lasts
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(20..=86_400))]
     seconds: u64,
-    /// Sends a second
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Sends a second; fewer than one for each conversation would make every silence a long one
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(20..=10_000))]
     rate: u32,
     /// Where programs are kept; data is beside them and removed at the end, the nodes' logs stay in `chaos`
     #[arg(long, default_value = ".forebay")]
@@ -72,22 +67,21 @@ fn main() -> ExitCode {
         Err(error) => Err(error.into()),
     };
     match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(EXIT_FOUND),
+        Ok(outcome) => ExitCode::from(outcome.exit_code()),
         Err(error) => {
             say(&format!("chaos: {error:#}"));
-            ExitCode::from(EXIT_FAILURE)
+            ExitCode::from(Outcome::Failed.exit_code())
         }
     }
 }
 
-/// Runs what was asked for; whether everything holds.
-async fn carry_out(arguments: &Arguments) -> anyhow::Result<bool> {
+/// Runs what was asked for.
+async fn carry_out(arguments: &Arguments) -> anyhow::Result<Outcome> {
     if arguments.scenarios == ["list"] {
         for scenario in ALL {
             print(&format!("{:<22} {}", scenario.name, scenario.about));
         }
-        return Ok(true);
+        return Ok(Outcome::Good);
     }
     let clock = Clock::system();
     let seed = arguments.seed.unwrap_or_else(|| clock.timestamp().micros().unsigned_abs());
@@ -99,34 +93,23 @@ async fn carry_out(arguments: &Arguments) -> anyhow::Result<bool> {
     }
     let (chosen, pace) = arguments.chosen()?;
     let options = Options { pace, ..options };
-    let (mut reports, mut failed): (Vec<Report>, Vec<&str>) = (Vec::new(), Vec::new());
+    let mut reports: Vec<Report> = Vec::new();
     for scenario in chosen {
         let report = Box::pin(run::run(scenario, options, &places, &clock)).await;
-        let report = match report.with_context(|| format!("{} (seed {seed})", scenario.name)) {
-            Ok(report) => report,
-            // The next ones can be run all the same.
-            Err(error) => {
-                say(&format!("chaos: {error:#}"));
-                failed.push(scenario.name);
-                continue;
-            }
-        };
         print(&report.table());
         reports.push(report);
-        // After each, so that what is known is kept when a later one cannot be run.
-        if let Some(file) = &arguments.json {
-            std::fs::write(file, serde_json::to_vec_pretty(&reports)?)?;
+        // After each, so that what is known is kept when a later one takes the machine with it.
+        arguments.keep(&reports)?;
+    }
+    for outcome in [Outcome::Violated, Outcome::Failed] {
+        let of_it = reports.iter().filter(|report| report.outcome == outcome);
+        let names: Vec<_> = of_it.map(|report| report.scenario).collect();
+        if !names.is_empty() {
+            let what = if outcome == Outcome::Violated { "violated" } else { "could not be run" };
+            say(&format!("{what}: {}; seed {seed}", names.join(", ")));
         }
     }
-    let bad = reports.iter().filter(|report| !report.is_good());
-    let bad: Vec<_> = bad.map(|report| report.scenario).collect();
-    if !bad.is_empty() {
-        say(&format!("violated: {}; seed {seed}", bad.join(", ")));
-    }
-    let is_good = bad.is_empty();
-    // What was found weighs more than what could not be looked for.
-    anyhow::ensure!(failed.is_empty() || !is_good, "could not be run: {}", failed.join(", "));
-    Ok(is_good)
+    Ok(Outcome::over(&reports))
 }
 
 async fn self_test(
@@ -134,7 +117,7 @@ async fn self_test(
     options: Options,
     places: &Places,
     clock: &Clock,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<Outcome> {
     let scenario = named(SELF_TEST)?;
     let programs = (places, arguments.broken.as_deref());
     let tested = Box::pin(run::self_test::self_test(scenario, options, programs, clock)).await;
@@ -143,12 +126,10 @@ async fn self_test(
         print(&report.table());
     }
     print(&verdict.table());
-    let is_good = verdict.is_good();
+    let outcome = verdict.outcome;
     reports.push(verdict);
-    if let Some(file) = &arguments.json {
-        std::fs::write(file, serde_json::to_vec_pretty(&reports)?)?;
-    }
-    Ok(is_good)
+    arguments.keep(&reports)?;
+    Ok(outcome)
 }
 
 /// The scenario of this name.
@@ -158,6 +139,13 @@ fn named(name: &str) -> anyhow::Result<&'static Scenario> {
 }
 
 impl Arguments {
+    /// Writes the reports to their file.
+    fn keep(&self, reports: &[Report]) -> anyhow::Result<()> {
+        let Some(file) = &self.json else { return Ok(()) };
+        let written = std::fs::write(file, serde_json::to_vec_pretty(reports)?);
+        written.with_context(|| format!("writing {}", file.display()))
+    }
+
     fn chosen(&self) -> anyhow::Result<(Vec<&'static Scenario>, Pace)> {
         let names: Vec<&str> = self.scenarios.iter().map(String::as_str).collect();
         let all = |names: &[&str]| -> anyhow::Result<Vec<&'static Scenario>> {

@@ -3,11 +3,13 @@
 //! Does not break anything; `faults` does.
 
 pub(crate) mod catalogue;
+mod plan;
 pub(crate) mod storm;
 
 use std::time::Duration;
 
 use forebay::bench::deliver::Fault;
+use serde::Serialize;
 
 /// A scenario by name.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,8 @@ pub(crate) struct Options {
 }
 
 /// How much time a scenario takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Pace {
     /// Long enough for its figures to mean something.
     Full,
@@ -168,7 +171,7 @@ impl Link {
 pub(crate) enum Condition {
     /// As if there was nothing.
     Healed,
-    /// Every connection is closed, and no new one is taken.
+    /// Every connection is closed, and a new one as soon as it is taken.
     Cut,
     /// Connections stay open, and nothing passes.
     BlackHole,
@@ -181,7 +184,9 @@ pub(crate) enum Condition {
 /// What must hold beside what always must.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Expect {
-    /// What sends are answered.
+    /// What sends are answered before the first fault.
+    pub(crate) before: Sends,
+    /// What they are answered from there on.
     pub(crate) sends: Sends,
     /// The 99th percentile of sends while the fault lasts, against the one before.
     pub(crate) p99_factor_max: Option<f64>,
@@ -189,7 +194,7 @@ pub(crate) struct Expect {
     pub(crate) silence: Silence,
     /// Whether live frames and webhooks go on while the fault lasts.
     pub(crate) live: LiveDuring,
-    /// Longest time without an acknowledgement, the fault included.
+    /// Longest time without an acknowledgement, the fault included, and without an event of any conversation.
     pub(crate) resume_max: Option<Duration>,
     /// What a log that may not grow does.
     pub(crate) full_log: FullLog,
@@ -236,98 +241,13 @@ pub(crate) enum LiveDuring {
 impl Default for Expect {
     fn default() -> Self {
         Self {
+            before: Sends::Acknowledged,
             sends: Sends::Broken,
             p99_factor_max: None,
             silence: Silence::Unwatched,
             live: LiveDuring::Unwatched,
             resume_max: None,
             full_log: FullLog::Unwatched,
-        }
-    }
-}
-
-/// The least memory of the log that can be set: reads and replays that go back some seconds need Postgres.
-const SHORT_TAIL: (&str, &str) = ("FOREBAY_TAIL_BYTES_MAX", "65536");
-
-impl Plan {
-    /// One node on one Postgres and one NATS without a fault.
-    pub(crate) fn calm(options: Options, length: Duration) -> Self {
-        Self {
-            nodes: 1,
-            log_servers: 1,
-            links: Links::Direct,
-            settings: vec![SHORT_TAIL],
-            per_second: options.per_second,
-            steps: Vec::new(),
-            length,
-            expect: Expect::default(),
-        }
-    }
-
-    /// The same with these steps, in order.
-    #[must_use]
-    pub(crate) fn with(mut self, steps: impl IntoIterator<Item = (Duration, Act)>) -> Self {
-        self.steps.extend(steps.into_iter().map(|(at, act)| Step { at, act }));
-        self.steps.sort_by_key(|step| step.at);
-        self
-    }
-
-    /// The same with a setting of the nodes.
-    #[must_use]
-    pub(crate) fn set(mut self, setting: (&'static str, &'static str)) -> Self {
-        self.settings.push(setting);
-        self
-    }
-
-    /// From the first step to the last, which heals.
-    pub(crate) fn fault(&self) -> (Duration, Duration) {
-        let first = self.steps.first().map_or(self.length, |step| step.at);
-        let last = self.steps.last().map_or(self.length, |step| step.at);
-        (first, last)
-    }
-
-    /// What is still broken at the end.
-    pub(crate) fn unhealed(&self) -> Vec<Act> {
-        let mut broken: Vec<Act> = Vec::new();
-        for Step { act, .. } in &self.steps {
-            match act.heals() {
-                Healing::Breaks => broken.push(*act),
-                Healing::Heals(heals) => broken.retain(|earlier| !heals(*act, *earlier)),
-                Healing::Neither => {}
-            }
-        }
-        broken
-    }
-}
-
-/// What an act is to those before it.
-enum Healing {
-    Breaks,
-    Heals(fn(Act, Act) -> bool),
-    Neither,
-}
-
-impl Act {
-    fn heals(self) -> Healing {
-        match self {
-            Self::Postgres(deed) | Self::Log(_, deed) | Self::Node(_, deed) => match deed {
-                Deed::Pause | Deed::Kill | Deed::Stop => Healing::Breaks,
-                Deed::Resume | Deed::Start => Healing::Heals(Self::is_of_same),
-            },
-            Self::StartLogLeader => Healing::Heals(|_, earlier| earlier == Self::KillLogLeader),
-            Self::FreeConnections => Healing::Heals(|_, earlier| earlier == Self::TakeConnections),
-            Self::Link(_, Condition::Healed) => Healing::Heals(Self::is_of_same),
-            Self::KillLogLeader | Self::TakeConnections | Self::Link(..) => Healing::Breaks,
-            Self::EndSessions | Self::LimitLog(..) | Self::Clock(..) => Healing::Neither,
-        }
-    }
-
-    fn is_of_same(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Postgres(_), Self::Postgres(_)) => true,
-            (Self::Log(a, _), Self::Log(b, _)) | (Self::Node(a, _), Self::Node(b, _)) => a == b,
-            (Self::Link(a, _), Self::Link(b, _)) => a == b,
-            _ => false,
         }
     }
 }
@@ -405,18 +325,6 @@ mod tests {
         for scenario in catalogue::ALL {
             assert_eq!((scenario.course)(OPTIONS), (scenario.course)(OPTIONS), "{}", scenario.name);
         }
-    }
-
-    #[test]
-    fn what_is_broken_and_not_healed_is_found() {
-        let second = Duration::from_secs;
-        let plan = Plan::calm(OPTIONS, second(9));
-        let plan = plan.with([
-            (second(1), Act::Node(0, Deed::Kill)),
-            (second(2), Act::Postgres(Deed::Pause)),
-            (second(3), Act::Node(0, Deed::Start)),
-        ]);
-        assert_eq!(plan.unhealed(), [Act::Postgres(Deed::Pause)]);
     }
 
     #[test]

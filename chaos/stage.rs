@@ -17,7 +17,7 @@ use forebay::clock::Clock;
 use forebay::config::Config;
 use forebay::event::{ChannelId, ConversationId};
 use forebay::load;
-use forebay::receiver::{Options as Receiving, Receiver};
+use forebay::receiver::{Options as Receiving, Receiver, read_secret};
 use forebay::sandbox::{Durability, Install, Nats, Options as Sandbox, Postgres, provide};
 use serde_json::json;
 
@@ -39,6 +39,10 @@ pub(crate) const CONVERSATIONS: usize = 20;
 
 /// Size of a partition in a scenario: more than any sends, little enough that a disk holds it.
 const PARTITION_BYTES_MAX: &str = "1073741824";
+
+/// Ports of nodes: below those that Linux takes for outgoing connections (32768 and up by default). A client's connection
+/// to somebody else must not hold the port of a node that was killed.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// Where programs are.
 #[derive(Clone, Debug)]
@@ -168,7 +172,8 @@ impl Stage {
         let doors = doors(&nodes, plan, &mut links, clock).await?;
         let receiver =
             Receiver::start_with(([127, 0, 0, 1], 0).into(), clock.clone(), Receiving::default())?;
-        let tenant = tenant(&nodes[0], &receiver).await?;
+        let signed = if places.clocks.is_some() { Signed::Unwatched } else { Signed::Watched };
+        let tenant = tenant(&nodes[0], &receiver, signed).await?;
         Ok(Self {
             postgres,
             nats,
@@ -196,6 +201,11 @@ impl Stage {
             own.or_else(|| self.settings.get(name).cloned())
         };
         Ok(Config::read(&find)?)
+    }
+
+    /// Where the nodes take requests.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.address).collect()
     }
 
     /// Sets how a link behaves.
@@ -285,7 +295,7 @@ async fn nodes(
         let log = logs.join(format!("node-{number}.log"));
         let mut own: Vec<(String, String)> = settings.clone().into_iter().collect();
         own.extend(places.clock_settings(&logs.join(format!("clock-{number}")))?);
-        let mut node = Node::new(&places.program, free_address()?, own, log);
+        let mut node = Node::new(&places.program, free_address(clock)?, own, log);
         node.start()?;
         node.ready(clock).await?;
         nodes.push(node);
@@ -315,13 +325,26 @@ async fn doors(
     Ok(doors)
 }
 
-async fn tenant(node: &Node, receiver: &Receiver) -> anyhow::Result<Tenant> {
+/// Whether the receiver looks at signatures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signed {
+    /// It refuses what is not signed with the channel's secret.
+    Watched,
+    /// It does not: a node whose clock is off signs with a time that no receiver takes.
+    Unwatched,
+}
+
+async fn tenant(node: &Node, receiver: &Receiver, signed: Signed) -> anyhow::Result<Tenant> {
     let mut operator = Caller::new(node.address, ADMIN_TOKEN);
     let made = operator.made("/v1/tenants", &json!({"name": "chaos"})).await?;
     let api_key = made["apiKey"].as_str().context("a tenant has a key")?.to_owned();
     let mut caller = Caller::new(node.address, &api_key);
     let channel = json!({"name": "chaos", "url": receiver.url(HOOK), "types": ["message"]});
     let made = caller.made("/v1/channels", &channel).await?;
+    if signed == Signed::Watched {
+        let secret = made["secret"].as_str().context("a channel has a secret")?;
+        receiver.set_secret(HOOK, read_secret(secret)?);
+    }
     let channel = ChannelId::parse(made["id"].as_str().unwrap_or_default())?;
     let conversations = load::open_conversations(&node.url(), &api_key, CONVERSATIONS).await?;
     Ok(Tenant { api_key, channel, conversations })
@@ -336,7 +359,14 @@ fn address(url: &str) -> anyhow::Result<SocketAddr> {
     address.parse().with_context(|| format!("{url} names no address"))
 }
 
-fn free_address() -> anyhow::Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
-    Ok(listener.local_addr()?)
+/// An address that is free just now, found from a port that differs from run to run.
+fn free_address(clock: &Clock) -> anyhow::Result<SocketAddr> {
+    let count = u64::from(PORTS.end - PORTS.start);
+    let first = clock.timestamp().micros().unsigned_abs() % count;
+    let port = |nth: u64| PORTS.start + u16::try_from((first + nth) % count).unwrap_or(0);
+    let free = (0..count).map(port).find(|port| {
+        // Where somebody listens, or a connection still lingers, it is not free.
+        std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()
+    });
+    Ok(([127, 0, 0, 1], free.context("there is no free port")?).into())
 }

@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::noted::id_of;
 use super::{Notes, lock};
 
 /// Between two attempts.
@@ -67,15 +68,8 @@ async fn read(body: &mut Incoming, last: &mut Last, notes: &Notes, clock: &Clock
         text.push_str(&String::from_utf8_lossy(&data));
         while let Some((event, rest)) = text.split_once("\n\n") {
             if let Some((id, seq)) = place(event) {
-                let mut noted = lock(notes);
-                if seq == last.seq + 1 {
-                    noted.seen.insert(seq);
-                    noted.at.push(clock.now());
-                } else {
-                    let before = last.seq;
-                    noted.fault(format!("seq {seq} came after {before}"));
-                    noted.seen.insert(seq);
-                }
+                let named = data_of(event).and_then(id_of);
+                lock(notes).note_next(last.seq, (seq, named), clock.now());
                 *last = Last { id: Some(id.to_owned()), seq };
             }
             text = rest.to_owned();
@@ -116,6 +110,11 @@ fn place(event: &str) -> Option<(&str, u64)> {
     Some((id, seq.parse().ok()?))
 }
 
+/// The JSON of an event.
+fn data_of(event: &str) -> Option<&str> {
+    event.lines().find_map(|line| line.strip_prefix("data: "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,5 +124,6 @@ mod tests {
         assert_eq!(place("id: e1:17\nevent: message\ndata: {}"), Some(("e1:17", 17)));
         assert_eq!(place("event: error\ndata: {}"), None);
         assert_eq!(place(": heartbeat"), None);
+        assert_eq!(data_of("id: e1:17\nevent: tombstone\ndata: {}"), Some("{}"));
     }
 }

@@ -2,22 +2,28 @@
 //! Promises that every check is in the report whether it holds or not.
 //! Does not look for anything; it is handed what was found.
 
-use std::time::Duration;
+pub(crate) mod neighbour;
+mod seen;
+mod sends;
 
+use forebay::load::Audit;
 use forebay::load::tally::millis;
 
 use super::Found;
 use super::report::{Phase, Report};
-use crate::anytime_checks::RSS_MAX;
 use crate::driver_sends::PHASES;
-use crate::eventually_healed::READY_MAX;
-use crate::scenario::{FullLog, LiveDuring, Plan, Sends, Silence};
+use crate::eventually_healed::{READY_MAX, Readied};
+use crate::finally_audit::{Delivered, Level};
+use crate::scenario::Plan;
 
-/// How long after the log went an acknowledgement may still come: it was on its way.
-const ON_ITS_WAY: Duration = Duration::from_millis(500);
+/// The check of receipts against the log.
+pub(crate) const AUDIT: &str = "the log has each receipt once, seq is 1..n";
 
-/// What of the acknowledged must come live while the fault lasts, in percent: the rest is on its way at both ends.
-const LIVE_PERCENT_MIN: u64 = 90;
+/// The check of Postgres against the log.
+pub(crate) const LEVEL: &str = "Postgres is what the log says";
+
+/// The check of what listeners heard in which order.
+pub(crate) const ORDER: &str = "listeners have it in order";
 
 /// Most texts of one check.
 const TEXTS_MAX: usize = 3;
@@ -34,116 +40,57 @@ pub(crate) fn judge(plan: &Plan, found: &Found, report: &mut Report) {
             reads: found.seen.reads[phase].clone(),
         });
     }
-    anytime(plan, found, report);
-    live(plan, found, report);
-    eventually(plan, found, report);
-    finally(found, report);
+    sends::answers(plan, found, report);
+    seen::reads(plan, &found.seen, report);
+    seen::nodes(plan.nodes, &found.seen, report);
+    sends::going_on(plan, found, report);
+    ready(plan, found, report);
+    listeners(plan, found, report);
+    audit(&found.stored.audit, report);
+    level(&found.stored.level, report);
+    delivered(found.stored.delivered, report);
+    let failed = &found.driven.failed;
+    report.check("the plan was performed", failed.is_empty().into(), told(failed, "all of it"));
+    ended(&found.undrained, report);
 }
 
-fn anytime(plan: &Plan, found: &Found, report: &mut Report) {
-    let odd: Vec<String> = report
-        .phases
-        .iter()
-        .flat_map(|phase| phase.refused.keys())
-        .filter(|how| !may_be(how, plan.expect.sends))
-        .cloned()
-        .collect();
-    let what = match plan.expect.sends {
-        Sends::Acknowledged => "every send is answered 2xx",
-        Sends::Refused => "sends are answered 2xx, 429 or 503",
-        Sends::Broken => "sends are answered 2xx, 429, 503 or not at all",
-    };
-    report.check(what, odd.is_empty().into(), told(&odd, "as it should be"));
-    report.check(
-        "sends have an answer at the end",
-        (found.sent.unfinished == 0).into(),
-        format!("{} without", found.sent.unfinished),
-    );
-    let refused = &found.by_socket.refused;
-    report.check("sends by socket are stored", refused.is_empty().into(), told(refused, "all"));
-    let seen = &found.seen;
-    report.check(
-        "reads are answered 2xx or 503 with a watermark",
-        seen.misread.is_empty().into(),
-        told(&seen.misread, "as it should be"),
-    );
-    report.check("nobody ends by itself", seen.died.is_empty().into(), told(&seen.died, "nobody"));
-    let most = seen.rss.values().copied().max().unwrap_or(0);
-    let found_rss = format!("{} MiB at most, {} allowed", most >> 20, RSS_MAX >> 20);
-    report.check("memory of a node stays bounded", (most <= RSS_MAX).into(), found_rss);
-}
-
-/// Whether a send may be answered so.
-fn may_be(how: &str, sends: Sends) -> bool {
-    match sends {
-        Sends::Acknowledged => false,
-        Sends::Refused => matches!(how, "429" | "503"),
-        Sends::Broken => matches!(how, "429" | "503" | "broken" | "unreachable"),
-    }
-}
-
-fn live(plan: &Plan, found: &Found, report: &mut Report) {
-    if let Some(factor) = plan.expect.p99_factor_max {
-        let (before, during) = (report.phases[0].p99_ms, report.phases[1].p99_ms);
-        let holds = during <= before * factor;
-        let told = format!("{during:.1} ms, before {before:.1} ms, at most {factor} times that");
-        report.aim("p99 of sends during the fault", holds.into(), told);
-    }
-    if plan.expect.silence == Silence::Kept {
-        let (from, _) = plan.fault();
-        let to = plan.steps.get(1).map_or(plan.length, |step| step.at);
-        let is_in = |at: &&Duration| (from + ON_ITS_WAY..to).contains(*at);
-        let rises = found.seen.rises.iter().filter(is_in).count();
-        let told = format!("{rises} times something was");
-        report.check("nothing is acknowledged without the log", (rises == 0).into(), told);
-    }
-    if plan.expect.live == LiveDuring::GoesOn {
-        let acknowledged = report.phases[1].acknowledged;
-        let goes_on = |count: u64| count * 100 >= acknowledged * LIVE_PERCENT_MIN;
-        let told = |count: u64| format!("{count} for {acknowledged} acknowledged sends");
-        let (live, hooks) = (found.during.live, found.during.hooks);
-        report.check("live frames go on during the fault", goes_on(live).into(), told(live));
-        report.check("webhooks go on during the fault", goes_on(hooks).into(), told(hooks));
-    }
-    if plan.expect.full_log == FullLog::Refuses {
-        let refused = report.phases[0].refused.get("503").copied().unwrap_or(0);
-        let told = format!("{refused} sends were answered 503");
-        report.check("a full log refuses sends", (refused > 0).into(), told);
-    }
-    let silence = found.seen.silence;
-    let told = format!("{:.1} s without an acknowledgement at most", silence.as_secs_f64());
-    if let Some(most) = plan.expect.resume_max {
-        report.check("sends resume in time", (silence <= most).into(), told);
-        let told = format!(
-            "{:.1} s without an event of it at most, {} allowed",
-            found.unheard.as_secs_f64(),
-            most.as_secs()
-        );
-        report.check("each conversation resumes in time", (found.unheard <= most).into(), told);
-    } else {
-        let resumed = found.sent.phases[2].acknowledged() > 0;
-        report.check("sends resume", resumed.into(), told);
-    }
-}
-
-fn eventually(plan: &Plan, found: &Found, report: &mut Report) {
+fn ready(plan: &Plan, found: &Found, report: &mut Report) {
     let told_ready = found.ready.map_or_else(
         || "never".to_owned(),
         |took| format!("after {:.1} s, {} allowed", took.as_secs_f64(), READY_MAX.as_secs()),
     );
     let is_ready = found.ready.is_some_and(|took| took <= READY_MAX);
     report.check("every node is ready once healed", is_ready.into(), told_ready);
-    let all = format!("all, with {} reconnects on {} node(s)", found.reconnects, plan.nodes);
-    let missing = &found.incomplete;
-    report.check("listeners have everything", missing.is_empty().into(), told(missing, &all));
-    let faults = &found.listener_faults;
-    let in_order = "each in order, once";
-    report.check("listeners have it in order", faults.is_empty().into(), told(faults, in_order));
+    let readied = &found.driven.readied;
+    if plan.whole_after().len() > 1 {
+        let is_late = readied.iter().any(|readied| readied.is_late());
+        let of_ready: Vec<&Readied> = readied.iter().filter(|readied| readied.is_ready).collect();
+        let most = of_ready.iter().map(|readied| readied.after).max().unwrap_or_default();
+        let found = format!(
+            "{} of {} times, after {:.1} s at most; else the next fault came first",
+            of_ready.len(),
+            readied.len(),
+            most.as_secs_f64()
+        );
+        report.check("every node is ready between faults", (!is_late).into(), found);
+    }
 }
 
-fn finally(found: &Found, report: &mut Report) {
-    let audit = &found.audit;
-    let told_audit = format!(
+fn listeners(plan: &Plan, found: &Found, report: &mut Report) {
+    let heard = &found.heard;
+    let all = format!("all, with {} reconnects on {} node(s)", heard.reconnects, plan.nodes);
+    let missing = &heard.incomplete;
+    report.check("listeners have everything", missing.is_empty().into(), told(missing, &all));
+    let faults = &heard.faults;
+    report.check(ORDER, faults.is_empty().into(), told(faults, "each in order, once"));
+    let differing = &heard.differing;
+    let found = told(differing, "each by its id");
+    report.check("listeners have what is stored", differing.is_empty().into(), found);
+}
+
+/// Receipts against the log.
+pub(super) fn audit(audit: &Audit, report: &mut Report) {
+    let told = format!(
         "{} receipts: {} lost, {} doubled, {} gaps, {} clashes, {} misplaced, {} not audited",
         audit.acknowledged,
         audit.lost,
@@ -154,24 +101,36 @@ fn finally(found: &Found, report: &mut Report) {
         audit.left_out
     );
     let is_clean = audit.is_clean() && audit.acknowledged > 0 && audit.left_out == 0;
-    report.check("the log has each receipt once, seq is 1..n", is_clean.into(), told_audit);
-    let findings = &found.findings;
-    let is_level = findings.is_clean() && findings.records_ahead == 0 && findings.events > 0;
-    let level = format!("{} events compared", findings.events);
+    report.check(AUDIT, is_clean.into(), told);
+}
+
+/// Postgres against the log.
+pub(super) fn level(level: &Level, report: &mut Report) {
+    let Level { findings, rows } = level;
     let mut differences = findings.differences.clone();
     if findings.records_ahead > 0 {
         differences.insert(0, format!("{} records not projected", findings.records_ahead));
+    } else if *rows != findings.events {
+        differences.insert(0, format!("{rows} rows for {} events", findings.events));
     }
-    report.check("Postgres is what the log says", is_level.into(), told(&differences, &level));
-    let delivered = found.delivered;
+    let is_level = differences.is_empty() && findings.further == 0 && findings.events > 0;
+    let found = format!("{} events compared", findings.events);
+    report.check(LEVEL, is_level.into(), told(&differences, &found));
+}
+
+fn delivered(delivered: Delivered, report: &mut Report) {
+    let Delivered { missing, repeats, unverified, dropped } = delivered;
     report.check(
         "the receiver has each receipt's message",
-        (delivered.missing == 0).into(),
-        format!("{} missing, {} repeats", delivered.missing, delivered.repeats),
+        (missing == 0 && dropped == 0).into(),
+        format!("{missing} missing, {repeats} repeats, {dropped} not kept"),
     );
-    let failed = &found.failed;
-    report.check("the plan was performed", failed.is_empty().into(), told(failed, "all of it"));
-    let undrained = &found.undrained;
+    let found = format!("{unverified} were not");
+    report.check("webhooks are signed with the secret", (unverified == 0).into(), found);
+}
+
+/// How nodes ended that were asked to.
+pub(super) fn ended(undrained: &[String], report: &mut Report) {
     report.check(
         "nodes end in order when asked",
         undrained.is_empty().into(),
@@ -190,22 +149,4 @@ fn told(texts: &[String], none: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_500_is_never_an_answer_and_a_503_only_where_it_may_be() {
-        for sends in [Sends::Acknowledged, Sends::Refused, Sends::Broken] {
-            assert!(!may_be("500", sends) && !may_be("404", sends) && !may_be("unreadable", sends));
-        }
-        assert!(!may_be("503", Sends::Acknowledged) && may_be("503", Sends::Refused));
-        assert!(!may_be("broken", Sends::Refused) && may_be("broken", Sends::Broken));
-    }
-
-    #[test]
-    fn a_few_texts_stand_for_many() {
-        let texts: Vec<String> = (0..5).map(|n| n.to_string()).collect();
-        assert_eq!(told(&texts, "none"), "0; 1; 2; and 2 more");
-        assert_eq!(told(&[], "none"), "none");
-    }
-}
+mod tests;

@@ -17,7 +17,7 @@ use super::Error;
 use super::machine::Machine;
 use crate::clock::Clock;
 use crate::load::tally::millis;
-use crate::load::{Narrator, Tally};
+use crate::load::{Entry, Narrator, Tally};
 use crate::receiver::Receiver;
 
 pub use neighbours::Fault;
@@ -114,6 +114,11 @@ pub struct Round {
     pub with: Latency,
     /// What the neighbour's own deliveries reached of what its cap allows, where that can be said.
     pub neighbour_share: Option<f64>,
+    /// Requests for the neighbour that came to the receiver: without any there was no trouble.
+    pub neighbour_came: usize,
+    /// What was acknowledged to the healthy tenant, with its place in the log.
+    #[serde(skip)]
+    pub receipts: Vec<Entry>,
 }
 
 /// A backlog that was parked and released.

@@ -11,7 +11,8 @@ use serde_json::json;
 use super::caller::{Caller, Stage};
 use super::{Latency, Options, Round};
 use crate::bench::Error;
-use crate::load::Tally;
+use crate::event::{ConversationId, MessageId};
+use crate::load::{Entry, Tally};
 use crate::receiver::Mode;
 
 /// How long the last deliveries are waited for.
@@ -82,7 +83,7 @@ pub(super) async fn measure(
     let mut neighbour = stage.tenant(healthy.lane()).await?;
     stage.receiver.clear();
     let good = healthy.channel(&stage.receiver.url("healthy"), json!({})).await?;
-    let without = talk(stage, &mut healthy, options).await?;
+    let (without, mut receipts) = talk(stage, &mut healthy, options).await?;
     stage.receiver.clear();
     let count = if fault == Fault::Many { options.channels } else { 1 };
     let mut channels = Vec::new();
@@ -99,13 +100,16 @@ pub(super) async fn measure(
         neighbour.burst(&place, messages).await
     };
     let (with, troubled) = tokio::join!(talk(stage, &mut healthy, options), trouble);
-    let (with, ()) = (with?, troubled?);
+    let ((with, more), ()) = (with?, troubled?);
+    receipts.extend(more);
     let neighbour_share = (fault == Fault::Burst).then(|| share(stage));
+    let came = |number| stage.receiver.count(&format!("trouble-{number}"));
+    let neighbour_came = (0..count).map(came).sum();
     for channel in channels {
         neighbour.delete_channel(&channel).await?;
     }
     healthy.delete_channel(&good).await?;
-    Ok(Round { fault, without, with, neighbour_share })
+    Ok(Round { fault, without, with, neighbour_share, neighbour_came, receipts })
 }
 
 /// What the busy channel reached of what its cap lets through.
@@ -118,21 +122,23 @@ fn share(stage: &Stage<'_>) -> f64 {
     rate / (CAP / BUSY_ANSWER.as_secs_f64())
 }
 
-/// The healthy tenant's messages, and when each came.
+/// The healthy tenant's messages: when each came, and what each was acknowledged as.
 async fn talk(
     stage: &Stage<'_>,
     healthy: &mut Caller,
     options: &Options,
-) -> Result<Latency, Error> {
+) -> Result<(Latency, Vec<Entry>), Error> {
     let conversation = healthy.conversation().await?;
     let path = format!("/v1/conversations/{conversation}/messages");
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / options.messages_per_second);
     let end = stage.clock.now() + options.length;
-    let mut acked: HashMap<u64, Instant> = HashMap::new();
+    let (mut acked, mut entries): (HashMap<u64, Instant>, _) = (HashMap::new(), Vec::new());
     while stage.clock.now() < end {
         ticks.tick().await;
         let sent = healthy.post(&path, &json!({"text": "x"})).await?;
-        acked.insert(sent["seq"].as_u64().unwrap_or(0), stage.clock.now());
+        let seq = sent["seq"].as_u64().unwrap_or(0);
+        acked.insert(seq, stage.clock.now());
+        entries.extend(entry(&conversation, sent["id"].as_str(), seq));
     }
     let wanted = acked.len();
     drop(stage.receiver.wait_for("healthy", wanted, LAST_MAX).await);
@@ -151,5 +157,12 @@ async fn talk(
     }
     let came = u64::try_from(receipts.len()).unwrap_or(0);
     let sent = u64::try_from(wanted).unwrap_or(0);
-    Ok(Latency::new(tally, sent, missing, came.saturating_sub(sent - missing)))
+    let repeated = came.saturating_sub(sent - missing);
+    Ok((Latency::new(tally, sent, missing, repeated), entries))
+}
+
+/// A receipt as an audit takes it; `None` for what is no receipt.
+fn entry(conversation: &str, id: Option<&str>, seq: u64) -> Option<Entry> {
+    let message = MessageId::parse(id?).ok()?;
+    Some(Entry { message, conversation: ConversationId::parse(conversation).ok()?, seq })
 }

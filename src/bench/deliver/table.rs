@@ -123,6 +123,8 @@ fn all_of(fault: Fault, rounds: &[&Round]) -> Round {
         without: Latency::over(&rounds.iter().map(|round| &round.without).collect::<Vec<_>>()),
         with: Latency::over(&rounds.iter().map(|round| &round.with).collect::<Vec<_>>()),
         neighbour_share: (!shares.is_empty()).then_some(mean),
+        neighbour_came: rounds.iter().map(|round| round.neighbour_came).sum(),
+        receipts: Vec::new(),
     }
 }
 
@@ -178,8 +180,15 @@ mod tests {
         let latency = |p95_ms| Latency { p95_ms, ..Latency::default() };
         let row = |without, with| {
             let (without, with) = (latency(without), latency(with));
-            let neighbour_share = None;
-            judged(&Round { fault: Fault::Dead, without, with, neighbour_share }).label()
+            let round = Round {
+                fault: Fault::Dead,
+                without,
+                with,
+                neighbour_share: None,
+                neighbour_came: 0,
+                receipts: Vec::new(),
+            };
+            judged(&round).label()
         };
         assert_eq!(row(10.0, 10.9), "met");
         assert_eq!(row(10.0, 11.1), "missed");
