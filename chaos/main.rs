@@ -29,6 +29,12 @@ use scenario::catalogue::{ALL, SELF_TEST, SHORT};
 use scenario::{Options, Pace, Scenario};
 use stage::Places;
 
+/// A signal came before the end.
+const EXIT_INTERRUPTED: u8 = 130;
+
+/// Words that stand for scenarios, and alone.
+const WORDS: [&str; 4] = ["all", "short", "list", "self-test"];
+
 /// Real processes under load, broken by plan.
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -42,7 +48,7 @@ struct Arguments {
     /// Write every report to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// How long a storm lasts
+    /// How long a storm lasts: 20 s to a day
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(20..=86_400))]
     seconds: u64,
     /// Sends a second; fewer than one for each conversation would make every silence a long one
@@ -63,15 +69,30 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let done = match runtime {
-        Ok(runtime) => runtime.block_on(carry_out(&arguments)),
+        Ok(runtime) => runtime.block_on(unless_interrupted(carry_out(&arguments))),
         Err(error) => Err(error.into()),
     };
     match done {
-        Ok(outcome) => ExitCode::from(outcome.exit_code()),
+        Ok(Some(outcome)) => ExitCode::from(outcome.exit_code()),
+        Ok(None) => {
+            say("chaos: interrupted");
+            ExitCode::from(EXIT_INTERRUPTED)
+        }
         Err(error) => {
             say(&format!("chaos: {error:#}"));
             ExitCode::from(Outcome::Failed.exit_code())
         }
+    }
+}
+
+/// `None` after an interruption: what is dropped then ends its processes and removes their data.
+async fn unless_interrupted<F>(work: F) -> anyhow::Result<Option<Outcome>>
+where
+    F: Future<Output = anyhow::Result<Outcome>>,
+{
+    tokio::select! {
+        done = work => done.map(Some),
+        _ = forebay::lifecycle::signal() => Ok(None),
     }
 }
 
@@ -83,6 +104,8 @@ async fn carry_out(arguments: &Arguments) -> anyhow::Result<Outcome> {
         }
         return Ok(Outcome::Good);
     }
+    // A file that cannot be written should be told before anything is run.
+    arguments.keep(&[])?;
     let clock = Clock::system();
     let seed = arguments.seed.unwrap_or_else(|| clock.timestamp().micros().unsigned_abs());
     let places = arguments.places()?;
@@ -135,6 +158,7 @@ async fn self_test(
 /// The scenario of this name.
 fn named(name: &str) -> anyhow::Result<&'static Scenario> {
     let found = ALL.iter().find(|scenario| scenario.name == name);
+    anyhow::ensure!(!WORDS.contains(&name), "`{name}` stands alone");
     found.with_context(|| format!("there is no scenario {name}; `list` names them"))
 }
 
