@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::api::problem::{Code, Problem};
+use crate::api::problem::{Code, Fault, Problem};
 use crate::clock::Timestamp;
 use crate::event::Json;
 use crate::event::id::{Id, Kind};
@@ -71,11 +71,50 @@ impl Seeds {
     }
 }
 
-/// A body of JSON as a value of one's own type.
+/// A body of JSON as a value of one's own type; what is not of the form expected is named by its place.
 pub(in crate::api) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| {
+    if body.trim_ascii().is_empty() {
+        return Err(Problem::new(Code::BadRequest, "The body is empty; it must be a JSON object."));
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let read = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (pointer, detail) = (pointer(error.path()), told(error.inner()));
+        if error.inner().is_data() && !pointer.is_empty() {
+            let fault = Fault { pointer, detail };
+            let problem = Problem::new(Code::BadRequest, "A field has the wrong form.");
+            return problem.with_faults(vec![fault]);
+        }
+        Problem::new(Code::BadRequest, format!("The body is not as expected: {detail}."))
+    })?;
+    json.end().map_err(|error| {
         Problem::new(Code::BadRequest, format!("The body is not as expected: {error}."))
-    })
+    })?;
+    Ok(read)
+}
+
+/// A path as a JSON pointer (RFC 6901).
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let segments = path.iter().filter_map(|segment| match segment {
+        Segment::Seq { index } => Some(format!("/{index}")),
+        Segment::Map { key } => Some(format!("/{}", key.replace('~', "~0").replace('/', "~1"))),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    });
+    segments.collect()
+}
+
+/// What is wrong, for somebody who sees no source: without the names of types, and with a place only where it is the text
+/// that is no JSON.
+fn told(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    if !error.is_data() {
+        return text;
+    }
+    let text = text.rsplit_once(" at line ").map_or(&*text, |(before, _)| before);
+    match text.split_once(", expected struct ") {
+        Some((found, _)) => format!("{found}, expected an object"),
+        None => text.to_owned(),
+    }
 }
 
 /// The parameters of a query in their order, decoded.
@@ -176,6 +215,38 @@ mod tests {
             let refused = number("limit", text, 1..=500).unwrap_err();
             assert_eq!(refused.code(), Code::BadRequest, "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_not_as_expected_is_named_by_its_place_and_without_names_of_types() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Inner {
+            _count: u32,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        struct Outer {
+            _name: String,
+            _inner: Option<Inner>,
+            _list: Option<Vec<bool>>,
+        }
+        for (body, place) in [
+            (r#"{"_name": "a", "_inner": {"_count": "x"}}"#, "/_inner/_count"),
+            (r#"{"_name": "a", "_inner": 5}"#, "/_inner"),
+            (r#"{"_name": 5}"#, "/_name"),
+            (r#"{"_name": "a", "_list": [true, 1]}"#, "/_list/1"),
+            ("{}", ""),
+            ("", ""),
+            (" ", ""),
+            (r#"{"_name": "a"} x"#, ""),
+            (r#"{"_name": "#, ""),
+        ] {
+            let problem = parse::<Outer>(&Bytes::from(body)).unwrap_err();
+            let told = format!("{problem:?}");
+            assert_eq!(problem.code(), Code::BadRequest, "{body}");
+            assert!(!told.contains("struct "), "{told}");
+            assert_eq!(told.contains(&format!("pointer: {place:?}")), !place.is_empty(), "{told}");
+        }
+        assert!(parse::<Outer>(&Bytes::from(r#"{"_name": "a"}"#)).is_ok());
     }
 
     #[test]

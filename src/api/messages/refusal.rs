@@ -27,7 +27,12 @@ pub(in crate::api) fn busy(busy: Busy) -> Problem {
 /// A body that was refused, as a problem.
 pub(in crate::api) fn rejected(rejected: Rejected) -> Problem {
     let problem = match rejected.code {
-        draft::Code::BadRequest => Problem::new(Code::BadRequest, "The body cannot be read."),
+        draft::Code::BadRequest if rejected.errors.iter().any(|error| error.pointer.is_empty()) => {
+            Problem::new(Code::BadRequest, "The body cannot be read.")
+        }
+        draft::Code::BadRequest => {
+            Problem::new(Code::BadRequest, "A field is missing or has the wrong form.")
+        }
         draft::Code::TooLarge { limit, max } => {
             Problem::new(Code::PayloadTooLarge, format!("The limit {limit} = {max} is exceeded."))
         }
