@@ -5,6 +5,7 @@
 pub mod delivery;
 pub mod id;
 pub mod key;
+pub mod kind;
 pub mod limits;
 pub mod outcome;
 pub mod partition;

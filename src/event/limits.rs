@@ -31,15 +31,6 @@ pub const CLIENT_ID_CHARS_MAX: usize = 128;
 /// Longest `sender.id`, `sender.role`, `type`, and names of tenants and channels, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 256;
 
-/// What an event's type is made of, for whoever sends one and for whoever asks for one.
-pub const TYPE_CHARACTERS: &str = "A-Z a-z 0-9 _ . -";
-
-/// Whether a text has the form of an event's type. Some of that form are the server's own.
-pub fn is_type(text: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(allowed)
-}
-
 /// Most channels that a conversation can be linked to.
 pub const CONVERSATION_CHANNELS_MAX: usize = 100;
 

@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::ChannelStatus;
 use super::address::{check_headers, check_url};
 use crate::directory::check::{Edit, Faults, Invalid, check_name, check_range};
-use crate::event::limits::{NAME_BYTES_MAX, TYPE_CHARACTERS, is_type};
+use crate::event::kind::{TYPE_CHARACTERS, is_type};
+use crate::event::limits::NAME_BYTES_MAX;
 
 /// Most event types that a channel can name.
 pub(super) const TYPES_MAX: usize = 50;

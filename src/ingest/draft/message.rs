@@ -10,9 +10,8 @@ use super::rejected::Code;
 use super::{Checked, METADATA, Request};
 use crate::clock::{BadTimestamp, Timestamp};
 use crate::event::key::message_id;
-use crate::event::limits::{
-    CLOCK_SKEW_MAX, DATA_BYTES_MAX, TEXT_BYTES_MAX, TYPE_CHARACTERS, is_type,
-};
+use crate::event::kind::{TYPE_CHARACTERS, is_type};
+use crate::event::limits::{CLOCK_SKEW_MAX, DATA_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::event::{Body, ClientId, Fingerprint, Json, Message, Sender};
 
 /// The type of a message that names none.
