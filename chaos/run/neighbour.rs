@@ -21,7 +21,7 @@ use crate::stage::{ADMIN_TOKEN, Places, Stage};
 
 /// Messages of the healthy tenant, a second: thousands in all, because the p95 of a few hundred moves by more than the tenth
 /// that it may, whatever the neighbour does.
-const MESSAGES_PER_SECOND: u32 = 100;
+const MESSAGES_PER_SECOND: u32 = 50;
 
 /// How long an attempt may take, so that a dead channel is one for a while (`bench deliver` measures with the same).
 pub(crate) const TIMEOUT: (&str, &str) = ("DELIVERY_TIMEOUT_MS", "10000");

@@ -18,7 +18,7 @@ const fn named(name: &'static str, about: &'static str, course: fn(Options) -> C
 
 /// All of them, in the order in which `all` runs them.
 pub(crate) const ALL: &[Scenario] = &[
-    named("db_pause", "Postgres stands still for 10 s", db_pause),
+    named("db_pause", "Postgres stands still for 30 s", db_pause),
     named("db_kill", "Postgres is killed twice and comes back", db_kill),
     named("db_terminate_backends", "Postgres ends every session, 20 times", db_terminate_backends),
     named("node_kill", "of two nodes one is killed, three times", node_kill),
@@ -91,8 +91,10 @@ fn without_postgres(plan: Plan) -> Course {
     Course::Steps(Plan { expect: UNDISTURBED, ..plan })
 }
 
+/// Three times the 10 s of the aim, and as long before: a machine that others use stands still for a tenth of a second now and
+/// then, which is the 99th percentile of 10 s by itself.
 fn db_pause(options: Options) -> Course {
-    let (before, pause) = (options.choose(10, 6), options.choose(10, 5));
+    let (before, pause) = (options.choose(30, 6), options.choose(30, 5));
     let plan = Plan::calm(options, before + pause + options.choose(10, 6)).with([
         (before, Act::Postgres(Deed::Pause)),
         (before + pause, Act::Postgres(Deed::Resume)),
@@ -162,9 +164,11 @@ fn webhook_burst(options: Options) -> Course {
     neighbour(options, Fault::Burst)
 }
 
+/// A round is so long that the second in which the neighbour sends its 10 000 messages, with both cores, is well below the
+/// twentieth of it that a p95 leaves out: what is judged is the channel that cannot take them.
 fn neighbour(options: Options, fault: Fault) -> Course {
     let (rounds, length, backlog) = match options.pace {
-        Pace::Full => (3, secs(15), 10_000),
+        Pace::Full => (2, secs(30), 10_000),
         Pace::Short => (1, secs(10), 2_000),
     };
     Course::Neighbour(Neighbour { fault, rounds, length, backlog })
