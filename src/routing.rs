@@ -300,7 +300,7 @@ impl Router {
         let follow = self.behind.insert(follow);
         let (mut records, mut events) = (Vec::new(), 0);
         while events < TURN_EVENTS_MAX && follow.position() < self.tail.position() {
-            let (position, raw) = follow.next().await?;
+            let (position, raw) = follow.next_known().await?;
             match Record::decode(&raw) {
                 Ok(record) => {
                     events += record.entries();

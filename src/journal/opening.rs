@@ -68,7 +68,7 @@ pub(super) async fn fold(
     fold.note_checkpoint(recall.checkpoint.unwrap_or(0));
     let mut follow = log.follow(partition, position);
     while fold.position() < extent.last {
-        let (position, bytes) = follow.next().await?;
+        let (position, bytes) = follow.next_known().await?;
         let arrival = follower::arrival(partition, position, &bytes)?;
         let fit = match arrival {
             Arrival::Record(folded) => fold.apply(&folded, now),

@@ -10,7 +10,7 @@ use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::watch;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::Error;
 
@@ -24,6 +24,10 @@ const BATCH_RECORDS: i64 = 16;
 
 /// Longest wait for a consumer to be created.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Longest wait for a record that is known to be there: longer than a session takes to open. The client library waits for
+/// 30 s, or for ever while the server says that it is there and has nothing.
+const KNOWN_MAX: Duration = Duration::from_secs(5);
 
 /// A partition read in order.
 #[derive(Debug)]
@@ -119,6 +123,25 @@ impl Follow {
             if let Some(position) = gap {
                 let (context, stream) = (self.context.clone(), self.stream.clone());
                 check_gap(&context, &stream, (self.after, position)).await?;
+            }
+        }
+    }
+
+    /// As [`Self::next`], for a caller who knows that the log has a next record: when it does not come the session is taken
+    /// for dead, and opened anew.
+    ///
+    /// Cancel safe: as [`Self::next`].
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn next_known(&mut self) -> Result<(u64, Bytes), Error> {
+        loop {
+            match tokio::time::timeout(KNOWN_MAX, self.next()).await {
+                Ok(next) => return next,
+                Err(_elapsed) => {
+                    info!("{}: nothing comes after {}, reading anew", self.stream, self.after);
+                    self.session = None;
+                }
             }
         }
     }

@@ -131,7 +131,7 @@ impl Verifier {
         let mut follow = self.log.follow(partition, bounds.first.max(1) - 1);
         let (mut events, mut outcomes): (Vec<(u64, Event)>, Vec<Outcome>) = Default::default();
         while follow.position() < end {
-            let (position, bytes) = follow.next().await?;
+            let (position, bytes) = follow.next_known().await?;
             match Record::decode(&bytes) {
                 Ok(record) => {
                     events.extend(record.events.into_iter().map(|event| (position, event)));

@@ -49,7 +49,7 @@ impl Batch {
         let mut batch = Self { records: Vec::new(), last: follow.position() };
         let (mut events, mut bytes) = (0, 0);
         while events < events_max && bytes < BATCH_BYTES_MAX && follow.position() < end {
-            let (position, raw) = follow.next().await?;
+            let (position, raw) = follow.next_known().await?;
             bytes += raw.len();
             batch.last = position;
             match Record::decode(&raw) {

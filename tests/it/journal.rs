@@ -1,6 +1,6 @@
 //! The journal against a real nats-server: receipts, races between nodes, kills and restarts of the server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use forebay::event::{
 };
 use forebay::journal::{Draft, Intent, Journal, Receipt, Verdict};
 use forebay::log::Log;
+use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::world::{World, eventually};
 
@@ -222,4 +224,37 @@ async fn thirty_kills_of_the_log_server_under_two_nodes_lose_and_double_nothing(
     assert!(longest <= Duration::from_secs(5), "{longest:?}");
     a.stop().await;
     b.stop().await;
+}
+
+/// The names of a stream's consumers.
+async fn consumers(context: &async_nats::jetstream::Context, stream: &str) -> BTreeSet<String> {
+    let subject = format!("CONSUMER.NAMES.{stream}");
+    let answer: Value = context.request(subject, &json!({})).await.unwrap();
+    let names = answer["consumers"].as_array().unwrap();
+    names.iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_record_that_is_there_comes_although_its_consumer_stands_still() {
+    let world = World::new().await;
+    let server = world.serve(&[]).await;
+    let (log, partition) = (world.log().await, server.journal.partitions().of(conversation(1)));
+    insist(&server.journal, &open(1)).await;
+    let client = async_nats::connect(world.nats_url()).await.unwrap();
+    let (context, stream) = (async_nats::jetstream::new(client), log.stream(partition));
+    let others = consumers(&context, &stream).await;
+
+    let mut follow = log.follow(partition, 0);
+    follow.next_known().await.unwrap();
+    let all = consumers(&context, &stream).await;
+    let own: Vec<_> = all.difference(&others).collect();
+    assert_eq!(own.len(), 1, "{own:?}");
+    // A consumer that is paused says that it is there, and delivers nothing.
+    let subject = format!("CONSUMER.PAUSE.{stream}.{}", own[0]);
+    let until = json!({"pause_until": "2100-01-01T00:00:00Z"});
+    let paused: Value = context.request(subject, &until).await.unwrap();
+    assert_eq!(paused["paused"], true, "{paused}");
+    insist(&server.journal, &send(1, "a")).await;
+    let next = timeout(Duration::from_secs(20), follow.next_known()).await;
+    assert_eq!(next.expect("it comes").unwrap().0, follow.position());
 }
