@@ -25,9 +25,9 @@ const BATCH_RECORDS: i64 = 16;
 /// Longest wait for a consumer to be created.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Longest wait for a record that is known to be there: longer than a session takes to open. The client library waits for
-/// 30 s, or for ever while the server says that it is there and has nothing.
-const KNOWN_MAX: Duration = Duration::from_secs(5);
+/// Longest wait of an open session for a record that is known to be there. The client library waits for 30 s, or for ever while
+/// the server says that it is there and has nothing; a node that is asked to end has 5 s for what it reads and writes.
+const KNOWN_MAX: Duration = Duration::from_secs(2);
 
 /// A partition read in order.
 #[derive(Debug)]
@@ -136,6 +136,10 @@ impl Follow {
     /// As [`Self::next`].
     pub async fn next_known(&mut self) -> Result<(u64, Bytes), Error> {
         loop {
+            // Apart, because opening has a longer limit of its own.
+            if self.session.is_none() {
+                self.open().await;
+            }
             match tokio::time::timeout(KNOWN_MAX, self.next()).await {
                 Ok(next) => return next,
                 Err(_elapsed) => {
