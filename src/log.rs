@@ -9,6 +9,7 @@ pub mod bucket;
 mod connection;
 pub mod follow;
 pub mod queue;
+mod reader;
 pub mod streams;
 mod whisper;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use forebay::clock::Clock;
 use forebay::event::{
-    Body, ClientId, ConversationId, Event, Fingerprint, Message, MessageId, Partition, Record,
-    TenantId, key,
+    Body, ClientId, ConversationId, Event, Fingerprint, Message, MessageId, Partition, Partitions,
+    Record, TenantId, key,
 };
 use forebay::journal::{Draft, Intent, Journal, Receipt, Verdict};
 use forebay::log::Log;
@@ -257,4 +257,70 @@ async fn a_record_that_is_there_comes_although_its_consumer_stands_still() {
     insist(&server.journal, &send(1, "a")).await;
     let next = timeout(Duration::from_secs(20), follow.next_known()).await;
     assert_eq!(next.expect("it comes").unwrap().0, follow.position());
+}
+
+/// How long a message of this payload is for the server, which counts subject and reply too.
+async fn length(context: &async_nats::jetstream::Context, stream: &str) -> usize {
+    use async_nats::jetstream::consumer::pull;
+    use futures_util::StreamExt;
+
+    let consumer = context.create_consumer_on_stream(pull::Config::default(), stream).await;
+    let mut batch = consumer.unwrap().batch().max_messages(1).messages().await.unwrap();
+    batch.next().await.unwrap().unwrap().length
+}
+
+#[tokio::test]
+async fn records_come_where_the_last_byte_of_a_pull_is_used_up_and_where_none_fits_in() {
+    const PULL: usize = 1024 * 1024;
+    let world = World::new().await;
+    let log = world.log().await;
+    let client = async_nats::connect(world.nats_url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let publish = async |partition: Partition, bytes: usize| {
+        let published = context.publish(log.subject(partition), vec![b'x'; bytes].into()).await;
+        published.unwrap().await.unwrap();
+    };
+    let partitions: Vec<Partition> = Partitions::new(2).unwrap().all().collect();
+    // Nine, so that every number in a reply has one digit.
+    for _ in 0..9 {
+        publish(partitions[0], 1).await;
+    }
+    let overhead = length(&context, &log.stream(partitions[0])).await - 1;
+    for _ in 0..9 {
+        publish(partitions[1], PULL / 8 - overhead).await;
+    }
+    let mut follow = log.follow(partitions[1], 0);
+    let mut comes = async |position: u64| {
+        let next = timeout(Duration::from_secs(1), follow.next()).await;
+        assert_eq!(next.expect("it comes at once").unwrap().0, position);
+    };
+    for position in 1..=9 {
+        comes(position).await;
+    }
+    for (position, bytes) in [(10, PULL / 2), (11, PULL - 1_024), (12, 1)] {
+        publish(partitions[1], bytes).await;
+        comes(position).await;
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_that_is_deleted_is_replaced_at_once() {
+    let world = World::new().await;
+    let log = world.log().await;
+    let client = async_nats::connect(world.nats_url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let partition = Partitions::new(2).unwrap().all().next().unwrap();
+    let (subject, stream) = (log.subject(partition), log.stream(partition));
+    context.publish(subject.clone(), "a".into()).await.unwrap().await.unwrap();
+
+    let mut follow = log.follow(partition, 0);
+    assert_eq!(follow.next().await.unwrap().0, 1);
+    for name in consumers(&context, &stream).await {
+        let gone = format!("CONSUMER.DELETE.{stream}.{name}");
+        let gone: Value = context.request(gone, &json!({})).await.unwrap();
+        assert_eq!(gone["success"], true, "{gone}");
+    }
+    context.publish(subject, "b".into()).await.unwrap().await.unwrap();
+    let next = timeout(Duration::from_secs(2), follow.next()).await;
+    assert_eq!(next.expect("it comes at once").unwrap().0, 2);
 }
