@@ -58,7 +58,7 @@ pub(crate) async fn migrate(config: &Config) -> anyhow::Result<()> {
     let clock = Clock::system();
     let deadline = clock.now() + MIGRATE_MAX;
     let target = &config.database;
-    let mut conn = target.connect("forebay migrate", MIGRATE_MAX, deadline).await?;
+    let mut conn = target.connect("migrate", MIGRATE_MAX, deadline).await?;
     let count = schema::migrate(&mut conn, target, deadline).await?;
     say(&match count {
         0 => "the schema was up to date".to_owned(),

@@ -289,7 +289,7 @@ async fn warm((interactive, background): &(Interactive, Background), clock: &Clo
 async fn migrate(database: store::Target, shape: streams::Shape, clock: Clock) -> bool {
     let deadline = clock.now() + DATABASE_MAX;
     let migrating = async {
-        let mut conn = database.connect("forebay migrate", DATABASE_MAX, deadline).await?;
+        let mut conn = database.connect("migrate", DATABASE_MAX, deadline).await?;
         schema::migrate(&mut conn, &database, deadline).await?;
         let ensuring = database.perform(&mut conn, async |conn| {
             checkpoints::ensure(conn, shape.partitions, &shape.epoch).await

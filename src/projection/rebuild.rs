@@ -20,6 +20,12 @@ const BATCH_MAX: Duration = Duration::from_mins(1);
 /// Deadline of copying rows that the log has forgotten.
 const COPY_MAX: Duration = Duration::from_hours(6);
 
+/// Longest wait for the lock. A rebuild holds it for minutes; the others who have it do so for less.
+const LOCK_MAX: Duration = Duration::from_secs(5);
+
+/// Pause between two looks at the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
 /// Most attempts to swap; each is preceded by another catching up.
 const SWAPS_MAX: usize = 50;
 
@@ -48,9 +54,7 @@ impl Rebuild {
         let mut live = self.session(&self.target).await?;
         // Held by this session to its end: by a second rebuild's hand rows would be lost that only Postgres has, and the
         // janitor must not delete what is about to be read.
-        if !lock(&mut live).await.map_err(Error::Rebuild)? {
-            return Err(Error::RebuildBusy);
-        }
+        self.lock(&mut live).await?;
         self.prepare(&plan).await?;
         let mut fresh = self.session(&plan.fresh()).await?;
         let mut events = 0;
@@ -78,6 +82,18 @@ impl Rebuild {
             }
         }
         Err(Error::NeverLevel { attempts: SWAPS_MAX })
+    }
+
+    /// Takes the lock, which the janitor has for moments, and the session of a rebuild that has just ended too.
+    async fn lock(&self, live: &mut PgConnection) -> Result<(), Error> {
+        let until = self.clock.now() + LOCK_MAX;
+        while !lock(live).await.map_err(Error::Rebuild)? {
+            if self.clock.now() >= until {
+                return Err(Error::RebuildBusy);
+            }
+            tokio::time::sleep(LOCK_PAUSE).await;
+        }
+        Ok(())
     }
 
     async fn prepare(&self, plan: &Plan) -> Result<(), Error> {
@@ -141,7 +157,7 @@ impl Rebuild {
 
     async fn session(&self, target: &Target) -> Result<PgConnection, Error> {
         let deadline = self.clock.now() + BATCH_MAX;
-        let session = target.connect("forebay rebuild", COPY_MAX, deadline).await;
+        let session = target.connect("rebuild", COPY_MAX, deadline).await;
         session.map_err(Error::Rebuild)
     }
 }

@@ -10,6 +10,7 @@ use forebay::event::ConversationId;
 use forebay::operate::janitor::Janitor;
 use forebay::projection::rebuild::Rebuild;
 use serde_json::{Value, json};
+use sqlx::Connection;
 
 use crate::world::client::Client;
 use crate::world::{World, eventually};
@@ -107,6 +108,28 @@ async fn sends_and_reads_go_on_during_a_rebuild() {
     let rows = world.rows().await;
     rebuild(&world, &server).run(&|_| {}).await.unwrap();
     assert_eq!(world.rows().await, rows, "Postgres is a function of the log");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_rebuild_waits_for_whoever_has_its_lock_for_a_moment() {
+    let world = World::new().await;
+    let server = world.serve(&[ONE]).await;
+    let mut other = sqlx::PgConnection::connect(world.postgres_url()).await.unwrap();
+    // `rebuild` in ASCII: the lock of `store::rebuild`, which the janitor has while it looks and deletes.
+    let lock = "SELECT pg_advisory_lock(32199620896058468)";
+    sqlx::query(lock).execute(&mut other).await.unwrap();
+    let letting_go = async {
+        let sessions = "SELECT COUNT(*) FROM pg_stat_activity \
+                        WHERE datname = current_database() AND application_name = 'forebay rebuild' \
+                        AND query LIKE '%advisory_lock%'";
+        eventually("the rebuild meets the lock", async || world.number(sessions).await == Some(1))
+            .await;
+        other.close().await.unwrap();
+    };
+    let rebuild = rebuild(&world, &server);
+    let (rebuilt, ()) = tokio::join!(rebuild.run(&|_| {}), letting_go);
+    assert_eq!(rebuilt.unwrap(), 0);
     server.stop().await;
 }
 
