@@ -7,9 +7,9 @@ pub mod backlog;
 pub mod batch;
 pub mod bucket;
 mod connection;
+pub mod feed;
 pub mod follow;
 pub mod queue;
-mod reader;
 pub mod streams;
 mod whisper;
 

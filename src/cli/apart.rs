@@ -224,7 +224,7 @@ pub async fn stored(
         let bounds = log.bounds(partition).await?;
         let mut follow = log.follow(partition, bounds.first.max(1) - 1);
         while follow.position() < bounds.last {
-            let (_, bytes) = follow.next().await?;
+            let (_, bytes) = follow.next_known().await?;
             let record = Record::decode(&bytes)?;
             entries.extend(entries_of(&record).filter(|e| wanted.contains(&e.conversation)));
         }

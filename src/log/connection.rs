@@ -21,9 +21,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RECONNECT_STEP: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_millis(500);
 
-/// Messages that wait inside of the client library before a subscriber reads them. A follower that is further
-/// behind than this loses them there, notices the gap, and reads on from the stream.
-const SUBSCRIPTION_CAPACITY: usize = 1_024;
+/// Messages that wait inside of the client library before a subscriber reads them; what comes on top is dropped. A pull fits
+/// in, which the feed checks.
+pub(super) const SUBSCRIPTION_CAPACITY: usize = 1_024;
 
 /// Connects for this purpose; the receiver counts how often that has succeeded.
 pub(super) async fn connect(

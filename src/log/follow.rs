@@ -4,23 +4,30 @@
 
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::jetstream;
 use bytes::Bytes;
 use tokio::sync::watch;
-use tracing::{debug, info};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
 
 use super::Error;
-use super::reader::Reader;
+use super::feed::Feed;
 
-/// Pause after a reader that could not be opened, or broke, so that a dead server is not hammered.
+/// Pause after a feed that could not be opened, or ended, so that a dead server is not hammered. It doubles with each that ends
+/// before it has brought anything, up to [`REOPEN_PAUSE_MAX`].
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
+const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// After so many feeds in a row that brought nothing somebody is told.
+const FAILURES_TOLD: u32 = 8;
 
 /// Longest wait for a consumer to be created.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Longest wait for a record that is known to be there. A server that says that it has nothing is asked again for ever; a node
 /// that is asked to end has 5 s for what it reads and writes.
-const KNOWN_MAX: Duration = Duration::from_secs(2);
+const KNOWN_MAX: Duration = Duration::from_secs(4);
 
 /// A partition read in order.
 #[derive(Debug)]
@@ -29,11 +36,13 @@ pub struct Follow {
     stream: String,
     /// The last position that was returned.
     after: u64,
-    reader: Option<Reader>,
+    feed: Option<Feed>,
+    /// Feeds in a row that brought nothing, or could not be opened.
+    failures: u32,
     connects: watch::Receiver<u64>,
 }
 
-/// Why a reader is given up.
+/// Why a feed is given up.
 enum Ended {
     /// The connection was established anew: the server side of the consumer may be gone, which the client library
     /// would notice only after 15 to 20 seconds.
@@ -51,7 +60,7 @@ impl Follow {
         after: u64,
         connects: watch::Receiver<u64>,
     ) -> Self {
-        Self { context, stream, after, reader: None, connects }
+        Self { context, stream, after, feed: None, failures: 0, connects }
     }
 
     /// The last position that was returned.
@@ -61,14 +70,14 @@ impl Follow {
 
     /// The next record and its position. Waits as long as it takes, through outages too.
     ///
-    /// Cancel safe: what was received is returned before the next await; a reader that was being opened is
-    /// opened again. A caller that cancels it more often than a reader takes to open makes no progress.
+    /// Cancel safe: what was received is returned before the next await; a feed that was being opened is
+    /// opened again. A caller that cancels it more often than a feed takes to open makes no progress.
     ///
     /// # Errors
     /// [`Error::Purged`] when the log no longer has the next position.
     pub async fn next(&mut self) -> Result<(u64, Bytes), Error> {
         loop {
-            let Some(reader) = self.reader.as_mut() else {
+            let Some(feed) = self.feed.as_mut() else {
                 self.open().await;
                 continue;
             };
@@ -78,32 +87,35 @@ impl Follow {
                     Ok(()) => Ended::Reconnected,
                     Err(_closed) => Ended::Broken("the client was closed".to_owned()),
                 },
-                next = reader.next() => match next {
+                next = feed.next() => match next {
                     Ok((position, _)) if position <= self.after => continue,
                     Ok((position, bytes)) if position == self.after + 1 => {
-                        self.after = position;
+                        (self.after, self.failures) = (position, 0);
                         return Ok((position, bytes));
                     }
                     Ok((position, _)) => Ended::Gap(position),
                     Err(broken) => Ended::Broken(broken),
                 },
             };
-            self.reader = None;
+            let is_proven = self.feed.take().is_some_and(|feed| feed.is_proven());
             match ended {
                 Ended::Reconnected => debug!("{}: reading on after a reconnect", self.stream),
                 Ended::Broken(why) => {
-                    debug!("{}: reading on after {why}", self.stream);
-                    tokio::time::sleep(REOPEN_PAUSE).await;
+                    if is_proven {
+                        self.failures = 0;
+                    }
+                    self.fail(&why).await;
                 }
                 Ended::Gap(position) => {
                     let (context, stream) = (self.context.clone(), self.stream.clone());
-                    check_gap(&context, &stream, (self.after, position)).await?;
+                    check_gap(&context, &stream, self.after).await?;
+                    self.fail(&format!("{position}, which is not the next one")).await;
                 }
             }
         }
     }
 
-    /// As [`Self::next`], for a caller who knows that the log has a next record: when it does not come the reader is taken
+    /// As [`Self::next`], for a caller who knows that the log has a next record: when it does not come the feed is taken
     /// for dead, and opened anew.
     ///
     /// Cancel safe: as [`Self::next`].
@@ -113,14 +125,15 @@ impl Follow {
     pub async fn next_known(&mut self) -> Result<(u64, Bytes), Error> {
         loop {
             // Apart, because opening has a longer limit of its own.
-            if self.reader.is_none() {
+            if self.feed.is_none() {
                 self.open().await;
             }
-            match tokio::time::timeout(KNOWN_MAX, self.next()).await {
+            match timeout(KNOWN_MAX, self.next()).await {
                 Ok(next) => return next,
                 Err(_elapsed) => {
-                    info!("{}: nothing comes after {}, reading anew", self.stream, self.after);
-                    self.reader = None;
+                    if self.feed.take().is_some() {
+                        info!("{}: nothing comes after {}, reading anew", self.stream, self.after);
+                    }
                 }
             }
         }
@@ -128,29 +141,61 @@ impl Follow {
 
     async fn open(&mut self) {
         self.connects.mark_unchanged();
-        let opening = Reader::open(self.context.clone(), &self.stream, self.after + 1);
-        match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
-            Ok(Ok(reader)) => self.reader = Some(reader),
-            Ok(Err(why)) => {
-                debug!("{}: no consumer yet: {why}", self.stream);
-                tokio::time::sleep(REOPEN_PAUSE).await;
+        // What a client without a connection is asked waits in its queue; hundreds of consumers would be made at once when it
+        // connects.
+        if self.context.client().connection_state() != State::Connected {
+            tokio::select! {
+                Ok(()) = self.connects.changed() => {}
+                () = tokio::time::sleep(REOPEN_PAUSE) => {}
             }
-            Err(_elapsed) => debug!("{}: no consumer yet: no answer", self.stream),
+            return;
+        }
+        let opening = Feed::open(self.context.clone(), &self.stream, self.after + 1);
+        match timeout(OPEN_TIMEOUT, opening).await {
+            Ok(Ok(feed)) => self.feed = Some(feed),
+            Ok(Err(why)) => self.fail(&why).await,
+            Err(elapsed) => self.fail(&elapsed.to_string()).await,
+        }
+    }
+
+    /// Waits before the next feed is opened.
+    async fn fail(&mut self, why: &str) {
+        let pause = reopen_pause(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        if self.failures == FAILURES_TOLD {
+            warn!("{}: nothing can be read after {}: {why}", self.stream, self.after);
+        }
+        debug!("{}: reading on in {pause:?} after {why}", self.stream);
+        tokio::select! {
+            Ok(()) = self.connects.changed() => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
+/// How long to wait after so many feeds in a row that brought nothing.
+fn reopen_pause(failures: u32) -> Duration {
+    REOPEN_PAUSE.saturating_mul(1 << failures.min(8)).min(REOPEN_PAUSE_MAX)
+}
+
 /// A gap is either a message lost on the way, which is read again, or a position that is gone for good.
-async fn check_gap(
-    context: &jetstream::Context,
-    stream: &str,
-    (after, seen): (u64, u64),
-) -> Result<(), Error> {
+async fn check_gap(context: &jetstream::Context, stream: &str, after: u64) -> Result<(), Error> {
     let info = super::streams::info(context, stream, "looking into a gap").await;
     let first = info.ok().and_then(|info| info["state"]["first_seq"].as_u64());
     if let Some(first) = first.filter(|first| *first > after + 1) {
         return Err(Error::Purged { stream: stream.to_owned(), position: after + 1, first });
     }
-    debug!("{stream}: {seen} came after {after}, reading again");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_while_nothing_comes() {
+        let pauses: Vec<u128> = (0..7).map(|n| reopen_pause(n).as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1_600, 2_000, 2_000]);
+        assert_eq!(reopen_pause(u32::MAX), REOPEN_PAUSE_MAX);
+    }
 }

@@ -179,7 +179,8 @@ impl Queue {
     /// # Errors
     /// When the request cannot be sent.
     pub async fn pull(&self, count: usize) -> Result<Pull, Error> {
-        let connects = self.log.delivery_connects.clone();
+        let mut connects = self.log.delivery_connects.clone();
+        connects.mark_unchanged();
         let batch = self.consumer.batch().max_messages(count).expires(PULL_EXPIRES);
         let batch = batch.messages().await.map_err(|source| Error::Unavailable {
             doing: "pulling deliveries",
@@ -228,7 +229,6 @@ impl Pull {
     ///
     /// Cancel safe: a message is not lost before it is returned, and what is lost comes again.
     pub async fn next(&mut self) -> Option<Taken> {
-        self.connects.mark_unchanged();
         let next = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, self.batch.next());
         tokio::select! {
             next = next => match next {

@@ -20,8 +20,9 @@ const BATCH_MAX: Duration = Duration::from_mins(1);
 /// Deadline of copying rows that the log has forgotten.
 const COPY_MAX: Duration = Duration::from_hours(6);
 
-/// Longest wait for the lock. A rebuild holds it for minutes; the others who have it do so for less.
-const LOCK_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for the lock. The janitor holds it for 10 s at most (its `READ_MAX`), the session of a rebuild that has ended for
+/// less, and another rebuild for minutes.
+const LOCK_MAX: Duration = Duration::from_secs(15);
 
 /// Pause between two looks at the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);

@@ -161,8 +161,8 @@ pub async fn lock(conn: &mut PgConnection) -> Result<bool, Error> {
         .map_err(while_doing("lock the rebuild"))
 }
 
-/// Whether nobody rebuilds. To be asked in a transaction: a rebuild that begins waits for it, so what this transaction
-/// does is done before it looks at the log.
+/// Whether nobody rebuilds. To be asked in a transaction, for whose length a rebuild that begins waits. What is deleted from the
+/// log after it may be missed by a rebuild that has begun meanwhile; that one ends with an error and changes nothing.
 ///
 /// # Errors
 /// [`Error::Statement`].

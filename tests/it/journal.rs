@@ -12,6 +12,7 @@ use forebay::event::{
 };
 use forebay::journal::{Draft, Intent, Journal, Receipt, Verdict};
 use forebay::log::Log;
+use forebay::log::feed::{PULL_BYTES_MAX, PULL_RECORDS_MAX};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -271,7 +272,6 @@ async fn length(context: &async_nats::jetstream::Context, stream: &str) -> usize
 
 #[tokio::test]
 async fn records_come_where_the_last_byte_of_a_pull_is_used_up_and_where_none_fits_in() {
-    const PULL: usize = 1024 * 1024;
     let world = World::new().await;
     let log = world.log().await;
     let client = async_nats::connect(world.nats_url()).await.unwrap();
@@ -287,20 +287,30 @@ async fn records_come_where_the_last_byte_of_a_pull_is_used_up_and_where_none_fi
     }
     let overhead = length(&context, &log.stream(partitions[0])).await - 1;
     for _ in 0..9 {
-        publish(partitions[1], PULL / 8 - overhead).await;
+        publish(partitions[1], PULL_BYTES_MAX / 8 - overhead).await;
     }
     let mut follow = log.follow(partitions[1], 0);
     let mut comes = async |position: u64| {
         let next = timeout(Duration::from_secs(1), follow.next()).await;
         assert_eq!(next.expect("it comes at once").unwrap().0, position);
     };
-    for position in 1..=9 {
+    comes(1).await;
+    let opened = consumers(&context, &log.stream(partitions[1])).await;
+    for position in 2..=9 {
         comes(position).await;
     }
-    for (position, bytes) in [(10, PULL / 2), (11, PULL - 1_024), (12, 1)] {
+    for (position, bytes) in [(10, PULL_BYTES_MAX / 2), (11, PULL_BYTES_MAX - 1_024), (12, 1)] {
         publish(partitions[1], bytes).await;
         comes(position).await;
     }
+    for _ in 0..2 * PULL_RECORDS_MAX {
+        publish(partitions[1], 1).await;
+    }
+    for position in 13..=12 + 2 * PULL_RECORDS_MAX as u64 {
+        comes(position).await;
+    }
+    let still = consumers(&context, &log.stream(partitions[1])).await;
+    assert_eq!(still, opened, "one consumer brought it all");
 }
 
 #[tokio::test]
