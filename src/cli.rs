@@ -106,7 +106,7 @@ enum Command {
     Tail(tail::Arguments),
     /// Receive webhooks, print them, and answer them well or badly, until interrupted
     Receiver(receiver::Arguments),
-    /// Measure sends, appends, live connections or the pool of database connections, beside references
+    /// Measure sends, load, appends, the pool, live connections, reads, projection, starts, growth or webhooks, beside references
     #[command(subcommand)]
     Bench(bench::Command),
     /// Print every setting with its value, unit, default and reason; exit code 64 when they are no configuration

@@ -6,10 +6,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use comfy_table::presets::UTF8_BORDERS_ONLY;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde::Serialize;
 
 use crate::scenario::{Options, Pace, Step};
+
+/// Columns of a table of checks; longer cells are wrapped. A terminal of usual width shows it whole.
+const TABLE_WIDTH: u16 = 118;
 
 /// What became of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -201,6 +204,7 @@ impl Report {
         let phases = if self.phases.is_empty() { String::new() } else { self.figures() + "\n" };
         let mut checks = Table::new();
         checks.load_style(UTF8_BORDERS_ONLY);
+        checks.set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
         checks.set_header(["check", "", "found"]);
         for check in &self.checks {
             checks.add_row([check.name, &check.verdict.to_string(), &check.found]);

@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Pool(pool::Arguments),
     /// Sockets: memory of idle ones, fan-out, conversations of two, and many that come back at once
     Live(live::Arguments),
+    /// Webhooks: a healthy tenant beside a neighbour in trouble, parking and release, throughput
+    Deliver(deliver::Arguments),
     /// Pages of recent and of old history, alone and beside writes, beside the same SELECT
     Read(read::Arguments),
     /// A backlog written to Postgres, beside COPY of the same rows
@@ -72,8 +74,6 @@ pub(crate) enum Command {
     All(all::Arguments),
     /// Charts of reports that were written with --json
     Plot(all::PlotArguments),
-    /// Webhooks: a healthy tenant beside a neighbour in trouble, parking and release, throughput
-    Deliver(deliver::Arguments),
 }
 
 /// Starts what is to be measured and measures it.

@@ -123,7 +123,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.json {
         print(&serde_json::to_string(&house.state)?);
     } else {
-        print(&first_screen(&house.state, &house.root, arguments.ephemeral));
+        // As it was called, so that its lines can be pasted.
+        let program = std::env::args().next().unwrap_or_else(|| "forebay".to_owned());
+        print(&first_screen(&program, &house.state, &house.root, arguments.ephemeral));
     }
     let outcome = house.keep().await;
     say("stopping");
@@ -251,7 +253,9 @@ impl House {
 }
 
 fn report_death(what: &str, exit: &Exit) {
-    say(&format!("{what} ended ({exit}); starting it again"));
+    let how = exit.status.map_or_else(|| "stopped".to_owned(), |status| status.to_string());
+    let log = exit.log.display();
+    say(&format!("{what} ended ({how}) and is started again; its log is {log}"));
 }
 
 /// The address: as given, else the usual one, else any free port of loopback.
@@ -346,7 +350,7 @@ fn write_state(root: &Path, state: &State) -> anyhow::Result<()> {
 }
 
 /// What a newcomer sees first: at most 20 lines, the last of them a command that works when pasted.
-fn first_screen(state: &State, root: &Path, ephemeral: bool) -> String {
+fn first_screen(program: &str, state: &State, root: &Path, ephemeral: bool) -> String {
     let kept = if ephemeral { "removed at the end" } else { "kept; --ephemeral keeps nothing" };
     let State { url, api_key, conversation_id, postgres, nats, .. } = state;
     format!(
@@ -361,7 +365,7 @@ Forebay {version} is ready.
   Data       {root} ({kept})
   Operator   the admin token is in {state_file}
   Tenant     demo, API key {api_key}
-  Watch      FOREBAY_TOKEN={api_key} forebay tail --url {url} --conversation {conversation_id}
+  Watch      FOREBAY_TOKEN={api_key} {program} tail --url {url} --conversation {conversation_id}
 
 Ctrl-C stops everything. Send the first message:
 
@@ -393,12 +397,12 @@ mod tests {
             postgres: service.clone(),
             nats: service,
         };
-        let screen = first_screen(&state, Path::new(".forebay"), false);
+        let screen = first_screen("target/forebay", &state, Path::new(".forebay"), false);
         let lines: Vec<_> = screen.lines().collect();
         assert!(lines.len() <= 20, "{} lines", lines.len());
         assert!(lines[lines.len() - 3].starts_with("curl "), "{screen}");
         assert!(!screen.contains("fba_secret"));
-        for word in ["8080/docs", "8080/demo", "forebay tail --url http://127.0.0.1:8080 "] {
+        for word in ["8080/docs", "8080/demo", "target/forebay tail --url http://127.0.0.1:8080 "] {
             assert!(screen.contains(word), "{word} in {screen}");
         }
         let json = serde_json::to_string(&state).unwrap();

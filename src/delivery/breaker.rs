@@ -180,9 +180,14 @@ impl Entry {
         }
     }
 
-    /// Its tenant asked for it: the pause is over.
+    /// Its tenant asked for it: the pause is over. A probe that is under way was begun before the tenant knew better: what it
+    /// meets moves nothing, and another one follows.
     pub fn hurry(self, now: Timestamp) -> Option<Self> {
-        let waits = matches!(self.state, State::Open { until } if until > now);
+        let waits = match self.state {
+            State::Open { until } => until > now,
+            State::HalfOpen => true,
+            State::Closed => false,
+        };
         let why = self.why;
         waits.then(|| self.become_state(State::Open { until: now }, why, now))
     }
@@ -259,7 +264,12 @@ mod tests {
         let hurried = entry.hurry(at(5)).unwrap();
         assert_eq!((hurried.next_probe_at(), hurried.why), (Some(at(5)), Why::Failures));
         assert_eq!(hurried.clone().hurry(at(6)), None);
-        assert_eq!(hurried.probe(at(6)).map(|entry| entry.state), Some(State::HalfOpen));
+        let half = hurried.probe(at(6)).unwrap();
+        assert_eq!(half.state, State::HalfOpen);
+        let again = half.clone().hurry(at(7)).unwrap();
+        assert_eq!(again.next_probe_at(), Some(at(7)));
+        let late = Probe { epoch: half.epoch, success: false, pause: Duration::ZERO };
+        assert_eq!(again.probed(late, at(8)), None, "the probe before it does not open it anew");
         assert_eq!(Entry::divert(node(1), Why::Busy, at(0)).hurry(at(1)), None);
     }
 

@@ -253,7 +253,7 @@ mod tests {
         unsent: Option<&str>,
     ) -> async_nats::Message {
         let mut headers = HeaderMap::new();
-        for unsent in unsent {
+        if let Some(unsent) = unsent {
             headers.insert(PENDING, unsent);
         }
         async_nats::Message {
