@@ -210,6 +210,10 @@ pub async fn run(
         rates: Vec::new(),
         router: None,
     };
+    if !options.faults.is_empty() {
+        narrator.moment("warming up");
+        neighbours::warm_up(&stage, &options).await?;
+    }
     for fault in &options.faults {
         for nth in 1..=options.rounds {
             narrator.moment(&format!("{}: round {nth} of {}", fault.name(), options.rounds));

@@ -111,9 +111,33 @@ fn told(error: &serde_json::Error) -> String {
         return text;
     }
     let text = text.rsplit_once(" at line ").map_or(&*text, |(before, _)| before);
-    match text.split_once(", expected struct ") {
-        Some((found, _)) => format!("{found}, expected an object"),
-        None => text.to_owned(),
+    let is_value = ["invalid type: ", "invalid value: ", "unknown variant "];
+    match text.split_once(", expected ") {
+        Some((found, wanted))
+            if wanted.starts_with("struct ")
+                || is_value.iter().any(|one| found.starts_with(one)) =>
+        {
+            format!("must be {}", plain(wanted))
+        }
+        Some(_) | None => text.to_owned(),
+    }
+}
+
+/// What was wanted, in the words of JSON.
+fn plain(wanted: &str) -> String {
+    let whole = |max: u64| format!("a whole number of 0 to {max}");
+    match wanted {
+        "u8" => whole(u8::MAX.into()),
+        "u16" => whole(u16::MAX.into()),
+        "u32" => whole(u32::MAX.into()),
+        "u64" | "usize" => "a whole number of 0 or more".to_owned(),
+        "i32" | "i64" => "a whole number".to_owned(),
+        "f64" => "a number".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a map" => "an object".to_owned(),
+        "a sequence" => "an array".to_owned(),
+        other if other.starts_with("struct ") => "an object".to_owned(),
+        other => other.to_owned(),
     }
 }
 
@@ -229,21 +253,27 @@ mod tests {
             _inner: Option<Inner>,
             _list: Option<Vec<bool>>,
         }
-        for (body, place) in [
-            (r#"{"_name": "a", "_inner": {"_count": "x"}}"#, "/_inner/_count"),
-            (r#"{"_name": "a", "_inner": 5}"#, "/_inner"),
-            (r#"{"_name": 5}"#, "/_name"),
-            (r#"{"_name": "a", "_list": [true, 1]}"#, "/_list/1"),
-            ("{}", ""),
-            ("", ""),
-            (" ", ""),
-            (r#"{"_name": "a"} x"#, ""),
-            (r#"{"_name": "#, ""),
+        for (body, place, words) in [
+            (
+                r#"{"_name": "a", "_inner": {"_count": "x"}}"#,
+                "/_inner/_count",
+                "must be a whole number of 0 to 4294967295",
+            ),
+            (r#"{"_name": "a", "_inner": 5}"#, "/_inner", "must be an object"),
+            (r#"{"_name": 5}"#, "/_name", "must be a string"),
+            (r#"{"_name": "a", "_list": [true, 1]}"#, "/_list/1", "must be true or false"),
+            (r#"{"_name": "a", "_list": 1}"#, "/_list", "must be an array"),
+            ("{}", "", "missing field `_name`"),
+            ("[]", "", "must be an object"),
+            ("", "", ""),
+            (" ", "", ""),
+            (r#"{"_name": "a"} x"#, "", "trailing characters"),
+            (r#"{"_name": "#, "", "EOF"),
         ] {
             let problem = parse::<Outer>(&Bytes::from(body)).unwrap_err();
             let told = format!("{problem:?}");
             assert_eq!(problem.code(), Code::BadRequest, "{body}");
-            assert!(!told.contains("struct "), "{told}");
+            assert!(!told.contains("struct ") && told.contains(words), "{told}");
             assert_eq!(told.contains(&format!("pointer: {place:?}")), !place.is_empty(), "{told}");
         }
         assert!(parse::<Outer>(&Bytes::from(r#"{"_name": "a"}"#)).is_ok());
