@@ -109,6 +109,9 @@ pub struct Entry {
     pub changed_at: Timestamp,
     /// The last pause before a probe, in seconds; 0 while there was none.
     pub cooldown_seconds: u64,
+    /// Whether its tenant asked for another probe while this one is under way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hurried: bool,
     /// The last changes, the newest last.
     pub history: Vec<Change>,
 }
@@ -118,7 +121,8 @@ impl Entry {
     pub fn divert(owner: NodeId, why: Why, now: Timestamp) -> Self {
         let state = State::Closed;
         let history = vec![Change { at: now, state, why }];
-        Self { state, epoch: 1, owner, why, changed_at: now, cooldown_seconds: 0, history }
+        let hurried = false;
+        Self { state, epoch: 1, owner, why, changed_at: now, cooldown_seconds: 0, hurried, history }
     }
 
     /// The breaker opens.
@@ -156,6 +160,10 @@ impl Entry {
         if probe.success {
             return Some(self.become_state(State::Closed, why, now));
         }
+        if self.hurried {
+            // It was begun before its tenant knew better, so it says nothing of the receiver as it is now.
+            return Some(self.become_state(State::Open { until: now.plus(probe.pause) }, why, now));
+        }
         let mut tripped = self.trip(why, now);
         let asked = now.plus(probe.pause);
         if let State::Open { until } = &mut tripped.state {
@@ -180,16 +188,17 @@ impl Entry {
         }
     }
 
-    /// Its tenant asked for it: the pause is over. A probe that is under way was begun before the tenant knew better: what it
-    /// meets moves nothing, and another one follows.
+    /// Its tenant asked for it: the pause is over, or another probe follows at once if the one that is under way fails.
     pub fn hurry(self, now: Timestamp) -> Option<Self> {
-        let waits = match self.state {
-            State::Open { until } => until > now,
-            State::HalfOpen => true,
-            State::Closed => false,
-        };
         let why = self.why;
-        waits.then(|| self.become_state(State::Open { until: now }, why, now))
+        match self.state {
+            State::Open { until } if until > now => {
+                Some(self.become_state(State::Open { until: now }, why, now))
+            }
+            // No transition: what the probe meets still counts.
+            State::HalfOpen if !self.hurried => Some(Self { hurried: true, ..self }),
+            State::Open { .. } | State::HalfOpen | State::Closed => None,
+        }
     }
 
     /// There is a better reason for what it is.
@@ -201,6 +210,7 @@ impl Entry {
 
     fn become_state(mut self, state: State, why: Why, now: Timestamp) -> Self {
         let epoch = self.epoch + 1;
+        self.hurried = false;
         if (state, why) == (self.state, self.why) {
             return Self { epoch, ..self };
         }
@@ -267,9 +277,17 @@ mod tests {
         let half = hurried.probe(at(6)).unwrap();
         assert_eq!(half.state, State::HalfOpen);
         let again = half.clone().hurry(at(7)).unwrap();
-        assert_eq!(again.next_probe_at(), Some(at(7)));
-        let late = Probe { epoch: half.epoch, success: false, pause: Duration::ZERO };
-        assert_eq!(again.probed(late, at(8)), None, "the probe before it does not open it anew");
+        assert_eq!((again.state, again.epoch), (State::HalfOpen, half.epoch));
+        assert_eq!(again.clone().hurry(at(7)), None);
+        let ended = |entry: &Entry, success| {
+            let probe = Probe { epoch: entry.epoch, success, pause: Duration::ZERO };
+            entry.clone().probed(probe, at(8)).unwrap()
+        };
+        assert_eq!(ended(&half, false).state, State::Open { until: at(68) });
+        assert_eq!(ended(&again, false).state, State::Open { until: at(8) }, "another one follows");
+        assert_eq!(ended(&again, true).state, State::Closed);
+        let next = ended(&again, false).probe(at(8)).unwrap();
+        assert_eq!(ended(&next, false).state, State::Open { until: at(68) }, "once");
         assert_eq!(Entry::divert(node(1), Why::Busy, at(0)).hurry(at(1)), None);
     }
 
@@ -313,7 +331,8 @@ mod tests {
                 let Some(next) = next else { continue };
                 let was_open = matches!(before.state, State::Open { .. });
                 prop_assert!(!(was_open && next.state == State::Closed));
-                prop_assert_eq!(next.epoch, before.epoch + 1);
+                let moves = !next.hurried || before.hurried;
+                prop_assert_eq!(next.epoch, before.epoch + u64::from(moves));
                 prop_assert!(next.cooldown_seconds == 0 || (30..=600).contains(&next.cooldown_seconds));
                 prop_assert!(next.history.len() <= HISTORY_MAX);
                 entry = next;

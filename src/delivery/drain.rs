@@ -164,9 +164,14 @@ impl Drain {
         // A breaker that is open stays so until a delivery has tried; a channel that is in order is always drained.
         if pinned || waits || self.line.is_open() {
             // What is moved there at this moment is found by the sweep.
-            if let State::Open { until } = entry.state
-                && until <= worker.clock.timestamp().minus(Duration::from_hours(1))
-            {
+            let since = match entry.state {
+                State::Open { until } => Some(until),
+                // A probe whose delivery is gone has no end.
+                State::HalfOpen if self.in_flight == 0 => Some(entry.changed_at),
+                State::HalfOpen | State::Closed => None,
+            };
+            let long_ago = worker.clock.timestamp().minus(Duration::from_hours(1));
+            if since.is_some_and(|since| since <= long_ago) {
                 drop(worker.keeper.release(self.channel).await);
             }
             return Ok(Turn::Wait(LOOK_EVERY));

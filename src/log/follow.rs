@@ -19,7 +19,7 @@ use super::feed::Feed;
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// After so many feeds in a row that brought nothing somebody is told.
+/// Every so many feeds in a row that brought nothing somebody is told.
 const FAILURES_TOLD: u32 = 8;
 
 /// Longest wait for a consumer to be created.
@@ -98,14 +98,12 @@ impl Follow {
                 },
             };
             let is_proven = self.feed.take().is_some_and(|feed| feed.is_proven());
+            if is_proven && !matches!(ended, Ended::Gap(_)) {
+                self.failures = 0;
+            }
             match ended {
                 Ended::Reconnected => debug!("{}: reading on after a reconnect", self.stream),
-                Ended::Broken(why) => {
-                    if is_proven {
-                        self.failures = 0;
-                    }
-                    self.fail(&why).await;
-                }
+                Ended::Broken(why) => self.fail(&why).await,
                 Ended::Gap(position) => {
                     let (context, stream) = (self.context.clone(), self.stream.clone());
                     check_gap(&context, &stream, self.after).await?;
@@ -133,6 +131,9 @@ impl Follow {
                 Err(_elapsed) => {
                     if self.feed.take().is_some() {
                         info!("{}: nothing comes after {}, reading anew", self.stream, self.after);
+                        // What is known may have been purged since, and nothing may follow that would show the gap.
+                        let (context, stream) = (self.context.clone(), self.stream.clone());
+                        check_gap(&context, &stream, self.after).await?;
                     }
                 }
             }
@@ -162,7 +163,7 @@ impl Follow {
     async fn fail(&mut self, why: &str) {
         let pause = reopen_pause(self.failures);
         self.failures = self.failures.saturating_add(1);
-        if self.failures == FAILURES_TOLD {
+        if self.failures.is_multiple_of(FAILURES_TOLD) {
             warn!("{}: nothing can be read after {}: {why}", self.stream, self.after);
         }
         debug!("{}: reading on in {pause:?} after {why}", self.stream);

@@ -231,6 +231,8 @@ impl Pull {
     pub async fn next(&mut self) -> Option<Taken> {
         let next = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, self.batch.next());
         tokio::select! {
+            // What has come is taken before a reconnect ends the pull; it would come again only after a while.
+            biased;
             next = next => match next {
                 Ok(Some(Ok(message))) => Some(Taken { message }),
                 Ok(Some(Err(_)) | None) | Err(_) => None,

@@ -112,7 +112,7 @@ fn told(error: &serde_json::Error) -> String {
     }
     let text = text.rsplit_once(" at line ").map_or(&*text, |(before, _)| before);
     let is_value = ["invalid type: ", "invalid value: ", "unknown variant "];
-    match text.split_once(", expected ") {
+    match text.rsplit_once(", expected ") {
         Some((found, wanted))
             if wanted.starts_with("struct ")
                 || is_value.iter().any(|one| found.starts_with(one)) =>
@@ -261,6 +261,11 @@ mod tests {
             ),
             (r#"{"_name": "a", "_inner": 5}"#, "/_inner", "must be an object"),
             (r#"{"_name": 5}"#, "/_name", "must be a string"),
+            (
+                r#"{"_name": "a", "_inner": {"_count": "a, expected b"}}"#,
+                "/_inner/_count",
+                "must be a whole number of 0",
+            ),
             (r#"{"_name": "a", "_list": [true, 1]}"#, "/_list/1", "must be true or false"),
             (r#"{"_name": "a", "_list": 1}"#, "/_list", "must be an array"),
             ("{}", "", "missing field `_name`"),
