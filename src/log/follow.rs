@@ -44,8 +44,8 @@ pub struct Follow {
 
 /// Why a feed is given up.
 enum Ended {
-    /// The connection was established anew: the server side of the consumer may be gone, which the client library
-    /// would notice only after 15 to 20 seconds.
+    /// The connection was established anew: the server side of the consumer may be gone, which its silence would tell
+    /// only after some seconds.
     Reconnected,
     /// It cannot be read any more.
     Broken(String),
