@@ -3,9 +3,10 @@
 //! Does not deliver, and does not ask Postgres.
 
 mod links;
+mod postings;
 pub mod rules;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,10 @@ use rand::rngs::StdRng;
 use tracing::{debug, error, info};
 
 use crate::clock::Clock;
-use crate::directory::{self, Channel, Directory, Lane, Scope};
+use crate::directory::{self, Channel, Directory, Scope};
 use crate::event::delivery::Place;
 use crate::event::record::CodecError;
-use crate::event::{Delivery, Event, Record, TenantId};
+use crate::event::{ChannelId, Event, Record, TenantId};
 use crate::journal::Tail;
 use crate::journal::ring::{Folded, Window};
 use crate::lifecycle::{Stop, chain};
@@ -25,6 +26,7 @@ use crate::log::batch::{Posted, Posting};
 use crate::log::{self, Follow, Log, bucket};
 use crate::metrics;
 use links::Links;
+use postings::Postings;
 use rules::{Plan, Planned};
 
 /// Most events of one turn.
@@ -71,6 +73,9 @@ pub enum Error {
     /// The queue has no room.
     #[error("the queue of deliveries is full")]
     Full,
+    /// The stream of backlogs has no room.
+    #[error("the stream of backlogs is full")]
+    BacklogsFull,
 }
 
 /// What a router is made of.
@@ -135,8 +140,8 @@ impl Router {
         let mut advanced = self.tail.advanced();
         loop {
             let step = match self.step().await {
-                Err(Error::Full) => {
-                    error!("the queue of deliveries is full; the log keeps what follows");
+                Err(full @ (Error::Full | Error::BacklogsFull)) => {
+                    error!("{full}; the log keeps what follows");
                     tokio::select! {
                         () = stop.requested() => return Ok(()),
                         () = tokio::time::sleep(FULL_PAUSE) => continue,
@@ -201,7 +206,7 @@ impl Router {
             return Ok(if idle { Step::Idle } else { Step::Routed(0) });
         }
         let count = plan.deliveries.len();
-        let stored = self.store(marks, plan).await;
+        let stored = self.store(marks, &plan).await;
         if !matches!(stored, Ok(true)) {
             self.marks = None;
         }
@@ -219,36 +224,59 @@ impl Router {
         Ok(Step::Elsewhere)
     }
 
-    /// Stores a plan: first what goes to backlogs, then the rest with the marker that counts. False when another node
-    /// was faster.
-    async fn store(&mut self, marks: Marks, plan: Plan) -> Result<bool, Error> {
+    /// Stores a plan. Where the backlogs have no room for a burst it takes its place in its lane, so that others' deliveries
+    /// need not wait for room. False when another node was faster.
+    async fn store(&mut self, marks: Marks, plan: &Plan) -> Result<bool, Error> {
+        let bursting = rules::bursting(&plan.deliveries);
+        match self.store_as(marks, plan, &bursting).await {
+            Err(Error::BacklogsFull) if !bursting.is_empty() => {
+                self.store_as(marks, plan, &BTreeMap::new()).await
+            }
+            stored => stored,
+        }
+    }
+
+    /// First what goes straight to backlogs, then the rest with the marker that counts. A channel that has a burst is called in
+    /// its lane, so that somebody drains what is in its backlog by then.
+    async fn store_as(
+        &mut self,
+        marks: Marks,
+        plan: &Plan,
+        bursting: &BTreeMap<ChannelId, TenantId>,
+    ) -> Result<bool, Error> {
         let end = plan.end;
         // A backlogs' marker that is ahead was left by a crash between the two batches. What it covers is there already;
         // it goes through the queue a second time, because who was pinned then may not be now.
-        let to_backlog =
-            |planned: &Planned| planned.channel.is_pinned() && planned.place > marks.backlogs.0;
-        let (pinned, shared): (Vec<_>, Vec<_>) = plan.deliveries.into_iter().partition(to_backlog);
-        let mut next = Marks { queue: (end, 0), ..marks };
-        if !pinned.is_empty() {
-            let names: Vec<_> = pinned.iter().map(|planned| planned.channel.id).collect();
-            let mut postings: Vec<_> =
-                pinned.iter().map(|p| self.to_backlog(&p.delivery)).collect();
-            postings.push(marker(self.backlogs_subject(), (end, marks.backlogs.1)));
-            match self.post(postings).await? {
-                Some(sequence) => next.backlogs = (end, sequence),
-                None => return Ok(false),
-            }
-            self.parts.log.nudge(&names).await;
-        }
-        let mut postings: Vec<_> = shared.iter().map(|p| self.to_lane(p)).collect();
-        postings.push(marker(self.queue_subject(), (end, marks.queue.1)));
-        let Some(sequence) = self.post(postings).await? else {
-            return Ok(false);
+        let goes_straight = |planned: &&Planned| {
+            let goes = planned.channel.is_pinned() || bursting.contains_key(&planned.channel.id);
+            goes && planned.place > marks.backlogs.0
         };
+        let (straight, queued): (Vec<_>, Vec<_>) = plan.deliveries.iter().partition(goes_straight);
+        let mut next = Marks { queue: (end, 0), ..marks };
+        if !straight.is_empty() {
+            let postings = self.postings().to_backlogs(&straight, end, marks);
+            let posted = self.post(postings).await.map_err(|error| match error {
+                Error::Full => Error::BacklogsFull,
+                other => other,
+            });
+            let Some(sequence) = posted? else { return Ok(false) };
+            next.backlogs = (end, sequence);
+            let (called, nudged): (Vec<_>, Vec<_>) =
+                straight.iter().map(|p| p.channel.id).partition(|id| bursting.contains_key(id));
+            self.parts.metrics.diverted.increment(called.len() as u64);
+            self.parts.log.nudge(&nudged).await;
+        }
+        let postings = self.postings().to_lanes((&queued, bursting), end, marks);
+        let Some(sequence) = self.post(postings).await? else { return Ok(false) };
         next.queue.1 = sequence;
         (self.marks, self.place) = (Some(next), end);
         self.marked_at = self.parts.clock.now();
         Ok(true)
+    }
+
+    fn postings(&self) -> Postings<'_> {
+        let (log, directory) = (&self.parts.log, &self.parts.directory);
+        Postings { log, directory, partition: self.tail.partition() }
     }
 
     /// Stores a batch; `None` when its guard did not hold.
@@ -328,38 +356,10 @@ impl Router {
                 (rmp_serde::from_slice(&bytes).unwrap_or_default(), sequence)
             }))
         };
-        let queue = read("DELIVER", self.queue_subject()).await?;
-        let backlogs = read("PARKED", self.backlogs_subject()).await?;
+        let queue = read("DELIVER", self.postings().queue_subject()).await?;
+        let backlogs = read("PARKED", self.postings().backlogs_subject()).await?;
         Ok(Marks { queue, backlogs })
     }
-
-    fn to_lane(&self, planned: &Planned) -> Posting {
-        let tier = self.parts.directory.tenant(planned.delivery.tenant);
-        let tier = tier.map(|tenant| tenant.tier).unwrap_or_default();
-        let lane = Lane::of(tier, planned.delivery.tenant);
-        let prefix = self.parts.log.namespace().as_str();
-        let channel = planned.delivery.channel;
-        let subject = format!("{prefix}.deliver.{}.{channel}", lane.name());
-        Posting { subject, guard: None, payload: planned.delivery.encode() }
-    }
-
-    fn to_backlog(&self, delivery: &Delivery) -> Posting {
-        let subject = self.parts.log.backlog_subject(&delivery.channel.to_string());
-        Posting { subject, guard: None, payload: delivery.encode() }
-    }
-
-    fn queue_subject(&self) -> String {
-        self.parts.log.routed_subject(self.tail.partition())
-    }
-
-    fn backlogs_subject(&self) -> String {
-        self.parts.log.backlog_subject(&format!("routed-{}", self.tail.partition()))
-    }
-}
-
-fn marker(subject: String, (place, guard): (Place, u64)) -> Posting {
-    let payload = rmp_serde::to_vec_named(&place).expect("numbers and ids can be encoded");
-    Posting { subject, guard: Some(guard), payload: payload.into() }
 }
 
 fn in_order(mut channels: Vec<Arc<Channel>>) -> Arc<[Arc<Channel>]> {

@@ -34,11 +34,13 @@ const ENSURED_AT_ONCE: usize = 64;
 /// Pause after a move that was refused or not acknowledged.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A delivery that is to be moved, and why.
+/// A delivery that is to be moved, and why; none where only the channel is to be set apart, because its backlog has what is
+/// to be delivered.
 #[derive(Debug)]
 pub(super) struct Moving {
     pub(super) taken: Taken,
-    pub(super) delivery: Delivery,
+    pub(super) channel: ChannelId,
+    pub(super) delivery: Option<Delivery>,
     pub(super) why: Why,
 }
 
@@ -66,7 +68,7 @@ impl Diverter {
             }
             let (mut bytes, mut count) = (0, 0);
             for moving in waiting.iter().take(MOVE_MAX) {
-                bytes += moving.delivery.body.len();
+                bytes += moving.delivery.as_ref().map_or(0, |delivery| delivery.body.len());
                 if count > 0 && bytes > BATCH_BYTES_MAX {
                     break;
                 }
@@ -116,12 +118,13 @@ impl Diverter {
     /// Stores a move in the backlogs. A move whose acknowledgement is lost is stored twice; the drain tells by the ids of
     /// what is settled, and makes an attempt twice of what is not.
     async fn store(&mut self, moving: &[Moving]) -> Posted {
-        let posting = |moving: &Moving| Posting {
-            subject: self.log.backlog_subject(&moving.delivery.channel.to_string()),
+        let posting = |delivery: &Delivery| Posting {
+            subject: self.log.backlog_subject(&delivery.channel.to_string()),
             guard: None,
-            payload: moving.delivery.encode(),
+            payload: delivery.encode(),
         };
-        let postings = moving.iter().map(posting).collect();
+        let deliveries = moving.iter().filter_map(|moving| moving.delivery.as_ref());
+        let postings = deliveries.map(posting).collect();
         let name = format!("{:032x}", self.rng.random::<u128>());
         let posted = self.log.post(&name, postings).await;
         if matches!(posted, Posted::Stored(_)) {
@@ -133,7 +136,7 @@ impl Diverter {
     /// Sees to it that each backlog is drained; whether that is sure.
     async fn set_apart(&self, moving: &[Moving]) -> bool {
         let channels: BTreeMap<ChannelId, Why> =
-            moving.iter().map(|moving| (moving.delivery.channel, moving.why)).collect();
+            moving.iter().map(|moving| (moving.channel, moving.why)).collect();
         // Only now: an entry that was there before may have been given up while this move was under way.
         let ensure = |(channel, why): (&ChannelId, &Why)| {
             let (keeper, channel, why) = (self.keeper.clone(), *channel, *why);
@@ -153,7 +156,8 @@ impl Diverter {
     }
 
     async fn settle(&self, moved: Vec<Moving>) {
-        self.metrics.diverted.increment(moved.len() as u64);
+        let count = moved.iter().filter(|moving| moving.delivery.is_some()).count();
+        self.metrics.diverted.increment(count as u64);
         for moving in moved {
             moving.taken.settle().await;
             fail("settled");

@@ -92,6 +92,9 @@ impl Worker {
     /// Takes in what came out of a queue: it is settled at once, moved aside, or waits for a slot.
     pub(super) async fn take_in(&self, class: Class, taken: Taken) {
         // Both subjects end so: deliver.<lane>.<channel>, retry.due.<lane>.<channel>.
+        if taken.payload().is_empty() {
+            return self.called(taken).await;
+        }
         let lane = taken.subject().rsplit('.').nth(1).and_then(Lane::parse);
         let Some((lane, delivery)) = lane.zip(Delivery::decode(taken.payload()).ok()) else {
             warn!("a message of {} is no delivery and is left out", taken.subject());
@@ -118,6 +121,18 @@ impl Worker {
             Ok(()) => self.wake.notify_one(),
             Err(Overflow(held)) => self.set_apart(vec![(key, held)], Why::Busy).await,
         }
+    }
+
+    /// A channel whose deliveries the router has put into its backlog, too many at once for its lane.
+    async fn called(&self, taken: Taken) {
+        let Some(channel) =
+            taken.subject().rsplit('.').next().and_then(|n| ChannelId::parse(n).ok())
+        else {
+            warn!("a message of {} names no channel and is left out", taken.subject());
+            return taken.settle().await;
+        };
+        let why = self.keeper.get(channel).map_or(Why::Busy, |entry| entry.why);
+        drop(self.moving.send(Moving { taken, channel, delivery: None, why }).await);
     }
 
     /// Whether a channel that is not known here was deleted: then its deliveries are done with.
@@ -167,7 +182,8 @@ impl Worker {
 
     async fn divert(&self, taken: Taken, delivery: Delivery, why: Why) {
         // Only fails when the mover has ended, and then the queue gives it to somebody else.
-        drop(self.moving.send(Moving { taken, delivery, why }).await);
+        let channel = delivery.channel;
+        drop(self.moving.send(Moving { taken, channel, delivery: Some(delivery), why }).await);
     }
 
     /// Starts every attempt that may start, and moves aside what has waited too long.

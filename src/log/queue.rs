@@ -119,6 +119,11 @@ impl Log {
         }
     }
 
+    /// The subject of a channel's fresh deliveries. A message without any payload calls for the channel's backlog.
+    pub fn lane_subject(&self, lane: &str, channel: &str) -> String {
+        format!("{}.deliver.{lane}.{channel}", self.namespace().as_str())
+    }
+
     /// The subject of the marker that says how far a partition is routed.
     pub fn routed_subject(&self, partition: Partition) -> String {
         format!("{}.deliver.routed.{partition}", self.namespace().as_str())

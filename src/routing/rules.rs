@@ -2,6 +2,7 @@
 //! Promises that a plan ends at a place from which the next one goes on, whatever became of the channels meanwhile.
 //! Does not read the log or the directory; both are arguments.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,11 +10,15 @@ use bytes::Bytes;
 use crate::directory::{Channel, Scope};
 use crate::event::delivery::{Place, Within};
 use crate::event::webhook::body;
-use crate::event::{ChannelId, Delivery, Event, Partition};
+use crate::event::{ChannelId, Delivery, Event, Partition, TenantId};
 use crate::journal::ring::Folded;
 
 /// Most deliveries of one batch: JetStream's bound for atomic batches, less the marker.
 pub const PLAN_DELIVERIES_MAX: usize = 900;
+
+/// Deliveries of one channel in one batch that make a burst. Three nodes hold about as many of a channel, waiting and under
+/// way; of more, whoever pulls them moves the rest to the channel's backlog anyway.
+pub const BURST_MIN: usize = 128;
 
 /// Most bytes of the bodies of one batch.
 pub const PLAN_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -94,6 +99,17 @@ pub fn plan(
         plan.end = Place { position: folded.position, within: None };
     }
     plan
+}
+
+/// The channels that have a burst among these: their deliveries take no place in their lanes, where others' would wait behind
+/// them. Those that are always delivered to from their backlogs have none.
+pub fn bursting(deliveries: &[Planned]) -> BTreeMap<ChannelId, TenantId> {
+    let mut counts: BTreeMap<ChannelId, (TenantId, usize)> = BTreeMap::new();
+    for planned in deliveries.iter().filter(|planned| !planned.channel.is_pinned()) {
+        counts.entry(planned.channel.id).or_insert((planned.delivery.tenant, 0)).1 += 1;
+    }
+    let bursts = counts.into_iter().filter(|(_, (_, count))| *count >= BURST_MIN);
+    bursts.map(|(channel, (tenant, _))| (channel, tenant)).collect()
 }
 
 fn deliver(event: &Event, channel: ChannelId, body: Bytes) -> Delivery {

@@ -83,6 +83,28 @@ fn what_is_ordered_or_counted_is_pinned() {
     assert!(channel(1, &json!({"rateLimit": "5/s"})).is_pinned());
 }
 
+#[test]
+fn a_burst_is_as_many_of_one_channel_as_no_lane_holds() {
+    let (busy, other) = (channel(1, &json!({})), channel(2, &json!({})));
+    let ordered = channel(3, &json!({"ordered": true}));
+    let planned = |events: usize, channels: &[&Arc<Channel>]| {
+        let channels: Arc<[_]> = channels.iter().map(|channel| Arc::clone(channel)).collect();
+        let records = [record(1, events as u64)];
+        let told = |_: &Event| (Arc::clone(&channels), Arc::from([]));
+        plan((partition(), Place::default()), &records, told).deliveries
+    };
+    let channels = |deliveries: &[Planned]| bursting(deliveries).into_keys().collect::<Vec<_>>();
+    assert!(channels(&planned(BURST_MIN - 1, &[&busy, &other])).is_empty());
+    assert_eq!(channels(&planned(BURST_MIN, &[&busy])), [busy.id]);
+    assert!(
+        channels(&planned(BURST_MIN, &[&ordered])).is_empty(),
+        "it has no place in a lane anyway"
+    );
+    let few = planned(2, &[&other, &ordered]);
+    let many: Vec<_> = planned(BURST_MIN, &[&busy]).into_iter().chain(few).collect();
+    assert_eq!(channels(&many), [busy.id], "nobody else is called");
+}
+
 proptest! {
     /// Plans of any cut, with channels that come and go between them: what stays is delivered exactly once, in order.
     #[test]

@@ -51,3 +51,31 @@ async fn a_delivery_survives_a_crash_at_every_step() {
         server.stop().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_takes_no_place_in_its_lane_and_survives_a_crash_of_whoever_is_called() {
+    let world = World::new().await;
+    let server = world.serve(&[("FOREBAY_DELIVER", "route")]).await;
+    let receiver = receiver();
+    let tenant = Client::tenant(&server).await;
+    let (burst, _) = super::channel(&tenant, &receiver.url("burst"), json!({})).await;
+    let conversation = tenant.open().await;
+    let path = format!("/v1/conversations/{conversation}/messages:batch");
+    let messages: Vec<_> = (0..300).map(|n| json!({"text": n.to_string()})).collect();
+    let sent = tenant.post(&path, json!({"messages": messages})).await;
+    assert_eq!(sent.status, 201, "{sent:?}");
+    // Nobody pulls yet, so nobody but the router can have put them there.
+    let log = world.log().await;
+    eventually("the backlog has the burst", async || {
+        let sizes = log.backlog_sizes(&burst).await.unwrap();
+        sizes.values().sum::<u64>() >= 300
+    })
+    .await;
+    let mut dies = node(&world, Some("diverted"));
+    let ended = timeout(PATIENCE, dies.wait()).await;
+    assert!(!ended.expect("it is called").unwrap().success());
+    let lives = node(&world, None);
+    eventually("all come", async || receiver.distinct("burst") == 301).await;
+    drop(lives);
+    server.stop().await;
+}
