@@ -1,6 +1,6 @@
 //! What an operator does while a server runs: verify, rebuild, and looking after the log's age and its streams.
 
-mod streams;
+pub(crate) mod streams;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -4,12 +4,14 @@ use forebay::receiver::Mode;
 use serde_json::json;
 
 use super::Stage;
-use crate::world::eventually;
+use crate::operate::streams::api;
+use crate::world::client::Client;
+use crate::world::{World, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_channel_is_parked_and_released_in_order_and_a_healthy_one_goes_on() {
     let settings = [("DELIVERY_TIMEOUT_MS", "300"), ("DELIVERY_CONNECT_TIMEOUT_MS", "300")];
-    let stage = Stage::on(crate::world::World::new().await, &settings).await;
+    let stage = Stage::on(World::new().await, &settings).await;
     stage.receiver.set_mode("dead", Mode::Hang);
     let (dead, _) = stage.channel("dead", json!({})).await;
     stage.channel("healthy", json!({})).await;
@@ -90,4 +92,27 @@ async fn a_burst_beyond_the_cap_keeps_to_the_cap_and_arrives_whole() {
     assert_eq!(stage.receiver.count("slow"), 501, "each once");
     assert!(stage.receiver.in_flight_max("slow") <= 4, "{}", stage.receiver.in_flight_max("slow"));
     stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_takes_its_place_in_the_lane_while_backlogs_have_no_room() {
+    let world = World::new().await;
+    let server = world.serve(&[("FOREBAY_DELIVER", "route")]).await;
+    let names = ["PARKED", "DELIVER"].map(|n| format!("{}_{n}", world.namespace().as_str()));
+    let [parked, deliver] = &names;
+    let mut full = api(&world, "INFO", parked, json!({})).await["config"].clone();
+    full["max_msgs"] = json!(1);
+    api(&world, "UPDATE", parked, full).await;
+    let tenant = Client::tenant(&server).await;
+    super::channel(&tenant, "http://127.0.0.1:9/", json!({})).await;
+    let conversation = tenant.open().await;
+    let path = format!("/v1/conversations/{conversation}/messages:batch");
+    let messages: Vec<_> = (0..300).map(|n| json!({"text": n.to_string()})).collect();
+    assert_eq!(tenant.post(&path, json!({"messages": messages})).await.status, 201);
+    eventually("the lane has the burst", async || {
+        let state = api(&world, "INFO", deliver, json!({})).await["state"].clone();
+        state["messages"].as_u64().is_some_and(|count| count > 300)
+    })
+    .await;
+    server.stop().await;
 }

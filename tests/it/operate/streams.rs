@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::world::World;
 
 /// The raw answer of JetStream's API about a stream of this world.
-async fn api(world: &World, call: &str, stream: &str, body: Value) -> Value {
+pub(crate) async fn api(world: &World, call: &str, stream: &str, body: Value) -> Value {
     let client = async_nats::connect(world.nats_url()).await.unwrap();
     let context = async_nats::jetstream::new(client);
     let subject = format!("STREAM.{call}.{stream}");
