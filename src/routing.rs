@@ -1,5 +1,5 @@
-//! From the log to the queues: every event for every channel that hears of it, exactly once.
-//! Promises that deliveries and the place up to which the log is routed are stored together or not at all.
+//! From the log to the queues: every event for every channel that hears of it, once unless something fails on the way.
+//! Promises that the log counts as routed up to a place only once every delivery up to there is stored.
 //! Does not deliver, and does not ask Postgres.
 
 mod links;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use crate::clock::Clock;
 use crate::directory::{self, Channel, Directory, Scope};
@@ -21,12 +21,13 @@ use crate::event::record::CodecError;
 use crate::event::{ChannelId, Event, Record, TenantId};
 use crate::journal::Tail;
 use crate::journal::ring::{Folded, Window};
+use crate::lifecycle::restraint::{Decision, Restraint};
 use crate::lifecycle::{Stop, chain};
-use crate::log::batch::{Posted, Posting};
+use crate::log::batch::{FEW_MAX, Posted, Posting};
 use crate::log::{self, Follow, Log, bucket};
 use crate::metrics;
 use links::Links;
-use postings::Postings;
+use postings::{Marks, Postings};
 use rules::{Plan, Planned};
 
 /// Most events of one turn.
@@ -104,13 +105,7 @@ pub struct Router {
     place: Place,
     marked_at: Instant,
     behind: Option<Follow>,
-}
-
-/// The markers of a partition: what is routed, and the sequence that guards it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Marks {
-    queue: (Place, u64),
-    backlogs: (Place, u64),
+    refusals: Restraint,
 }
 
 /// What a turn did.
@@ -129,7 +124,8 @@ impl Router {
     pub fn new(parts: Parts, tail: Tail, rng: StdRng) -> Self {
         let (links, marked_at) = (Links::new(parts.log.links()), parts.clock.now());
         let place = Place::default();
-        Self { parts, tail, links, rng, marks: None, place, marked_at, behind: None }
+        let (marks, behind, refusals) = (None, None, Restraint::default());
+        Self { parts, tail, links, rng, marks, place, marked_at, behind, refusals }
     }
 
     /// Routes until the stop.
@@ -172,7 +168,7 @@ impl Router {
         let mut seen = None;
         loop {
             tokio::time::sleep(STANDBY).await;
-            let Ok(marks) = self.read_marks().await else { continue };
+            let Ok(marks) = self.postings().read_marks().await else { continue };
             let waits = self.tail.position() > marks.queue.0.position;
             if waits && seen == Some(marks.queue.1) {
                 info!("partition {} is routed here from now on", self.tail.partition());
@@ -192,7 +188,7 @@ impl Router {
         let marks = if let Some(marks) = self.marks {
             marks
         } else {
-            let marks = self.read_marks().await?;
+            let marks = self.postings().read_marks().await?;
             self.place = marks.queue.0;
             *self.marks.insert(marks)
         };
@@ -214,12 +210,6 @@ impl Router {
             self.parts.metrics.routed.increment(count as u64);
             return Ok(Step::Routed(count));
         }
-        // A marker that only was written again, so as not to hold up the purge of what is settled, is no other router.
-        let now = self.read_marks().await?;
-        if (now.queue.0, now.backlogs.0) == (marks.queue.0, marks.backlogs.0) {
-            (self.marks, self.place) = (Some(now), now.queue.0);
-            return Ok(Step::Routed(0));
-        }
         debug!("partition {} is routed elsewhere", self.tail.partition());
         Ok(Step::Elsewhere)
     }
@@ -230,6 +220,13 @@ impl Router {
         let bursting = rules::bursting(&plan.deliveries);
         match self.store_as(marks, plan, &bursting).await {
             Err(Error::BacklogsFull) if !bursting.is_empty() => {
+                if let Decision::Log { suppressed } = self.refusals.on_event(self.parts.clock.now())
+                {
+                    warn!(
+                        suppressed,
+                        "the stream of backlogs is full; a burst goes through its lane"
+                    );
+                }
                 self.store_as(marks, plan, &BTreeMap::new()).await
             }
             stored => stored,
@@ -245,8 +242,8 @@ impl Router {
         bursting: &BTreeMap<ChannelId, TenantId>,
     ) -> Result<bool, Error> {
         let end = plan.end;
-        // A backlogs' marker that is ahead was left by a crash between the two batches. What it covers is there already;
-        // it goes through the queue a second time, because who was pinned then may not be now.
+        // A backlogs' marker that is ahead was left by a crash between the two. What it covers is there already; it goes
+        // through the queue a second time, because who was pinned or had a burst then may not now.
         let goes_straight = |planned: &&Planned| {
             let goes = planned.channel.is_pinned() || bursting.contains_key(&planned.channel.id);
             goes && planned.place > marks.backlogs.0
@@ -261,17 +258,44 @@ impl Router {
             });
             let Some(sequence) = posted? else { return Ok(false) };
             next.backlogs = (end, sequence);
-            let (called, nudged): (Vec<_>, Vec<_>) =
-                straight.iter().map(|p| p.channel.id).partition(|id| bursting.contains_key(id));
-            self.parts.metrics.diverted.increment(called.len() as u64);
-            self.parts.log.nudge(&nudged).await;
         }
-        let postings = self.postings().to_lanes((&queued, bursting), end, marks);
-        let Some(sequence) = self.post(postings).await? else { return Ok(false) };
+        let Some(sequence) = self.post_lanes((&queued, bursting), end, marks).await? else {
+            return Ok(false);
+        };
         next.queue.1 = sequence;
         (self.marks, self.place) = (Some(next), end);
         self.marked_at = self.parts.clock.now();
+        let (bursts, pinned): (Vec<_>, Vec<_>) =
+            straight.iter().map(|p| p.channel.id).partition(|id| bursting.contains_key(id));
+        self.parts.metrics.diverted.increment(bursts.len() as u64);
+        if !pinned.is_empty() {
+            self.parts.log.nudge(&pinned).await;
+        }
         Ok(true)
+    }
+
+    /// Calls come before what may be in a backlog already, so that it is set apart by then.
+    async fn post_lanes(
+        &mut self,
+        (queued, bursting): (&[&Planned], &BTreeMap<ChannelId, TenantId>),
+        end: Place,
+        marks: Marks,
+    ) -> Result<Option<u64>, Error> {
+        let lanes = |router: &Self, marks| {
+            let mut postings = router.postings().calls(bursting);
+            postings.extend(router.postings().to_lanes(queued, end, marks));
+            postings
+        };
+        let posted = self.post(lanes(self, marks)).await?;
+        if posted.is_some() {
+            return Ok(posted);
+        }
+        // A marker that only was written again, so as not to hold up the purge of what is settled, is no other router.
+        let now = self.postings().read_marks().await?;
+        if now.queue.0 != marks.queue.0 {
+            return Ok(None);
+        }
+        self.post(lanes(self, now)).await
     }
 
     fn postings(&self) -> Postings<'_> {
@@ -279,10 +303,15 @@ impl Router {
         Postings { log, directory, partition: self.tail.partition() }
     }
 
-    /// Stores a batch; `None` when its guard did not hold.
+    /// Stores postings that end in a marker; `None` when its guard did not hold.
     async fn post(&mut self, postings: Vec<Posting>) -> Result<Option<u64>, Error> {
-        let name = format!("{:032x}", self.rng.random::<u128>());
-        match self.parts.log.post(&name, postings).await {
+        let posted = if postings.len() <= FEW_MAX {
+            self.parts.log.post_few(postings).await
+        } else {
+            let name = format!("{:032x}", self.rng.random::<u128>());
+            self.parts.log.post(&name, postings).await
+        };
+        match posted {
             Posted::Stored(sequence) => Ok(Some(sequence)),
             Posted::Conflict => Ok(None),
             Posted::Full => Err(Error::Full),
@@ -346,19 +375,6 @@ impl Router {
             }
         }
         Ok(records)
-    }
-
-    async fn read_marks(&self) -> Result<Marks, Error> {
-        let prefix = self.parts.log.namespace().as_str();
-        let read = async |stream: &str, subject: String| {
-            let last = self.parts.log.last(&format!("{prefix}_{stream}"), &subject).await?;
-            Ok::<_, Error>(last.map_or_else(Default::default, |(sequence, bytes)| {
-                (rmp_serde::from_slice(&bytes).unwrap_or_default(), sequence)
-            }))
-        };
-        let queue = read("DELIVER", self.postings().queue_subject()).await?;
-        let backlogs = read("PARKED", self.postings().backlogs_subject()).await?;
-        Ok(Marks { queue, backlogs })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Moves deliveries of channels that are set apart from the queue to the channel's backlog, many at once.
-//! Promises that a delivery leaves the queue only once its backlog has it, and that somebody drains that backlog.
+//! Moves deliveries of channels that are set apart from the queue to the channel's backlog, many at once; answers calls.
+//! Promises that a delivery leaves the queue only once its backlog has it, and a call only once somebody drains that backlog.
 //! Does not decide who is set apart.
 
 use std::collections::BTreeMap;
@@ -84,11 +84,15 @@ impl Diverter {
     }
 
     /// Moves these, however long it takes; where the backlogs have no room their queue gives them again later, so that
-    /// those of others, and everybody's attempts, need not wait for room.
+    /// those of others, and everybody's attempts, need not wait for room. Calls need none, and go first: to drain is what makes
+    /// room.
     ///
     /// Cancel safe: what was not settled comes again.
     async fn go(&mut self, moved: Vec<Moving>, refusals: &mut Restraint) {
-        loop {
+        let (moved, calls): (Vec<_>, Vec<_>) =
+            moved.into_iter().partition(|moving| moving.delivery.is_some());
+        self.conclude(calls).await;
+        while !moved.is_empty() {
             match self.store(&moved).await {
                 Posted::Stored(_) => break,
                 Posted::Full => {
@@ -109,6 +113,14 @@ impl Diverter {
             }
         }
         // Stored once: only what follows is tried again.
+        self.conclude(moved).await;
+    }
+
+    /// Has these channels drained, and settles what has brought them here.
+    async fn conclude(&self, moved: Vec<Moving>) {
+        if moved.is_empty() {
+            return;
+        }
         while !self.set_apart(&moved).await {
             tokio::time::sleep(PAUSE).await;
         }
@@ -120,6 +132,7 @@ impl Diverter {
     async fn store(&mut self, moving: &[Moving]) -> Posted {
         let posting = |delivery: &Delivery| Posting {
             subject: self.log.backlog_subject(&delivery.channel.to_string()),
+            name: None,
             guard: None,
             payload: delivery.encode(),
         };

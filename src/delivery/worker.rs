@@ -91,10 +91,10 @@ pub(super) struct Worker {
 impl Worker {
     /// Takes in what came out of a queue: it is settled at once, moved aside, or waits for a slot.
     pub(super) async fn take_in(&self, class: Class, taken: Taken) {
-        // Both subjects end so: deliver.<lane>.<channel>, retry.due.<lane>.<channel>.
-        if taken.payload().is_empty() {
+        if class == Class::Fresh && taken.payload().is_empty() {
             return self.called(taken).await;
         }
+        // Both subjects end so: deliver.<lane>.<channel>, retry.due.<lane>.<channel>.
         let lane = taken.subject().rsplit('.').nth(1).and_then(Lane::parse);
         let Some((lane, delivery)) = lane.zip(Delivery::decode(taken.payload()).ok()) else {
             warn!("a message of {} is no delivery and is left out", taken.subject());
@@ -123,7 +123,8 @@ impl Worker {
         }
     }
 
-    /// A channel whose deliveries the router has put into its backlog, too many at once for its lane.
+    /// A channel whose deliveries the router has put into its backlog, too many at once for its lane. Whose it is, and so whether
+    /// it is paused, a call does not say: its drain looks.
     async fn called(&self, taken: Taken) {
         let Some(channel) =
             taken.subject().rsplit('.').next().and_then(|n| ChannelId::parse(n).ok())

@@ -1,6 +1,6 @@
-//! Atomic batches: several messages into one stream, all of them or none.
-//! Promises `Stored` only for an acknowledgement of the whole batch, and `Conflict` or `Full` only when nothing of it was.
-//! Does not retry: a guard in the batch or the receiver's memory of ids makes a repetition harmless.
+//! Several messages into one stream: an atomic batch of them, or a few one by one before the last.
+//! Promises `Stored` only when all of them are, and never the last one without the others.
+//! Does not retry: a guard, the stream's memory of names, or the receiver's memory of ids makes a repetition harmless.
 
 use std::time::Duration;
 
@@ -25,11 +25,17 @@ const WRONG_LAST_SEQUENCE: [u64; 2] = [10_071, 10_164];
 /// The stream is at its bound of bytes or messages.
 const NO_ROOM: [u64; 3] = [10_002, 10_023, 10_077];
 
+/// Messages up to which [`Log::post_few`] is faster than an atomic batch: JetStream makes a directory for each batch and syncs
+/// five files, 2.8 ms at a sync of 0.15 ms, where a message alone is one sync.
+pub const FEW_MAX: usize = 9;
+
 /// A message on its way into a stream.
 #[derive(Clone, Debug)]
 pub struct Posting {
     /// Where it goes.
     pub subject: String,
+    /// The name under which [`Log::post_few`] has its stream store it once, for as long as the stream remembers names.
+    pub name: Option<String>,
     /// The last sequence that its subject must have, if that is to be checked.
     pub guard: Option<u64>,
     /// What it holds.
@@ -65,12 +71,12 @@ struct Refusal {
 }
 
 impl Log {
-    /// Stores all of these messages, of one stream, or none. At most [`BATCH_MESSAGES_MAX`].
+    /// Stores all of these messages, of one stream, or none. At most [`BATCH_MESSAGES_MAX`], and at least one.
     ///
     /// `batch` names the batch; another one needs another name. Not cancel safe: a dropped batch may be stored.
     pub async fn post(&self, batch: &str, postings: Vec<Posting>) -> Posted {
         let count = postings.len();
-        debug_assert!(count <= BATCH_MESSAGES_MAX, "the caller keeps the bound");
+        debug_assert!((1..=BATCH_MESSAGES_MAX).contains(&count), "the caller keeps the bounds");
         let client = self.deliveries();
         for (posting, number) in postings.into_iter().zip(1_usize..) {
             let headers = headers(batch, number, count, posting.guard);
@@ -82,8 +88,37 @@ impl Log {
                 return Posted::Unknown(lost.to_string());
             }
         }
-        Posted::Stored(0)
+        Posted::Unknown("no messages".to_owned())
     }
+
+    /// Stores these messages, of one stream, and then the last, once all before it are stored. At most [`FEW_MAX`].
+    ///
+    /// Idempotency key: the name of each. Anything but `Stored` may have stored some of those before the last. Not cancel
+    /// safe: nor does a drop say how many.
+    pub async fn post_few(&self, mut postings: Vec<Posting>) -> Posted {
+        debug_assert!((1..=FEW_MAX).contains(&postings.len()), "the caller keeps the bounds");
+        let client = self.deliveries();
+        let store = |posting: Posting| {
+            let (client, headers) = (client.clone(), named(&posting));
+            async move { commit(&client, (posting.subject, posting.payload), headers).await }
+        };
+        let Some(last) = postings.pop() else { return Posted::Unknown("no messages".to_owned()) };
+        let before = futures_util::future::join_all(postings.into_iter().map(store)).await;
+        let failed = before.into_iter().find(|posted| !matches!(posted, Posted::Stored(_)));
+        match failed {
+            Some(failed) => failed,
+            None => store(last).await,
+        }
+    }
+}
+
+/// The headers of a message that is no part of a batch.
+fn named(posting: &Posting) -> HeaderMap {
+    let mut headers = headers("", 1, 1, posting.guard);
+    if let Some(name) = &posting.name {
+        headers.insert("Nats-Msg-Id", name.as_str());
+    }
+    headers
 }
 
 /// The headers of one message of a batch; a lone message is no batch.

@@ -151,7 +151,8 @@ impl Log {
             let subject = self.routed_subject(partition);
             let Some((sequence, payload)) = self.last(&stream, &subject).await? else { continue };
             if sequence + MARKER_LAG_MAX < last {
-                let posting = super::batch::Posting { subject, guard: Some(sequence), payload };
+                let posting =
+                    super::batch::Posting { subject, name: None, guard: Some(sequence), payload };
                 // Whoever routes at this moment writes a newer one, and this one is refused.
                 drop(self.post("", vec![posting]).await);
             }

@@ -280,7 +280,7 @@ pub const TABLE: &[Definition] = &[
     counter(
         "forebay_delivery_diverted_total",
         &[],
-        "Deliveries that this node has moved to the backlog of their channel.",
+        "Deliveries that this node has moved to the backlog of their channel, or as a burst routed there.",
     ),
     gauge(
         "forebay_delivery_diverted_channels",

@@ -283,9 +283,9 @@ impl Redelivery {
 
     async fn queue(&self, tenant: &Tenant, again: Vec<Delivery>) -> Result<(), Error> {
         let lane = Lane::of(tenant.tier, tenant.id).name();
-        let prefix = self.log.namespace().as_str();
         let posting = |delivery: Delivery| Posting {
-            subject: format!("{prefix}.deliver.{lane}.{}", delivery.channel),
+            subject: self.log.lane_subject(&lane, &delivery.channel.to_string()),
+            name: None,
             guard: None,
             payload: delivery.encode(),
         };

@@ -1,4 +1,4 @@
-//! What the router posts: deliveries to lanes and to backlogs, calls for backlogs, and the markers that fence routers.
+//! What the router posts, and where its markers stand: deliveries to lanes and to backlogs, and calls for backlogs.
 //! Promises that everything of one channel has one subject in each of the two streams.
 //! Does not post.
 
@@ -6,13 +6,20 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::Marks;
+use super::Error;
 use super::rules::Planned;
 use crate::directory::{Directory, Lane};
 use crate::event::delivery::Place;
 use crate::event::{ChannelId, Delivery, Partition, TenantId};
 use crate::log::Log;
 use crate::log::batch::Posting;
+
+/// The markers of a partition: what is routed, and the sequence that guards it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    pub(super) queue: (Place, u64),
+    pub(super) backlogs: (Place, u64),
+}
 
 /// Makes what is posted for one partition.
 #[derive(Debug)]
@@ -32,42 +39,55 @@ impl Postings<'_> {
     ) -> Vec<Posting> {
         let of = |planned: &&Planned| {
             let subject = self.log.backlog_subject(&planned.channel.id.to_string());
-            Posting { subject, guard: None, payload: planned.delivery.encode() }
+            posting(subject, &planned.delivery)
         };
         let mut postings: Vec<_> = straight.iter().map(of).collect();
         postings.push(marker(self.backlogs_subject(), (end, marks.backlogs.1)));
         postings
     }
 
-    /// The batch that goes through lanes, with a call for each of these channels, and the marker that counts.
-    pub(super) fn to_lanes(
-        &self,
-        (queued, called): (&[&Planned], &BTreeMap<ChannelId, TenantId>),
-        end: Place,
-        marks: Marks,
-    ) -> Vec<Posting> {
-        let fresh = |planned: &&Planned| {
-            let Delivery { channel, tenant, .. } = planned.delivery;
-            let payload = planned.delivery.encode();
-            Posting { subject: self.lane_subject(channel, tenant), guard: None, payload }
-        };
+    /// A call for each of these channels.
+    pub(super) fn calls(&self, called: &BTreeMap<ChannelId, TenantId>) -> Vec<Posting> {
         let call = |(channel, tenant): (&ChannelId, &TenantId)| {
             let subject = self.lane_subject(*channel, *tenant);
-            Posting { subject, guard: None, payload: Bytes::new() }
+            Posting { subject, name: None, guard: None, payload: Bytes::new() }
         };
-        let mut postings: Vec<_> =
-            queued.iter().map(fresh).chain(called.iter().map(call)).collect();
+        called.iter().map(call).collect()
+    }
+
+    /// What goes through lanes, with the marker that counts.
+    pub(super) fn to_lanes(&self, queued: &[&Planned], end: Place, marks: Marks) -> Vec<Posting> {
+        let fresh = |planned: &&Planned| {
+            let Delivery { channel, tenant, .. } = planned.delivery;
+            posting(self.lane_subject(channel, tenant), &planned.delivery)
+        };
+        let mut postings: Vec<_> = queued.iter().map(fresh).collect();
         postings.push(marker(self.queue_subject(), (end, marks.queue.1)));
         postings
     }
 
-    /// The subject of the marker that counts.
-    pub(super) fn queue_subject(&self) -> String {
+    /// Where the markers stand, as the leaders of their streams have them.
+    ///
+    /// # Errors
+    /// When JetStream does not answer.
+    pub(super) async fn read_marks(&self) -> Result<Marks, Error> {
+        let prefix = self.log.namespace().as_str();
+        let read = async |stream: &str, subject: String| {
+            let last = self.log.last(&format!("{prefix}_{stream}"), &subject).await?;
+            Ok::<_, Error>(last.map_or_else(Default::default, |(sequence, bytes)| {
+                (rmp_serde::from_slice(&bytes).unwrap_or_default(), sequence)
+            }))
+        };
+        let queue = read("DELIVER", self.queue_subject()).await?;
+        let backlogs = read("PARKED", self.backlogs_subject()).await?;
+        Ok(Marks { queue, backlogs })
+    }
+
+    fn queue_subject(&self) -> String {
         self.log.routed_subject(self.partition)
     }
 
-    /// The subject of the backlogs' marker.
-    pub(super) fn backlogs_subject(&self) -> String {
+    fn backlogs_subject(&self) -> String {
         self.log.backlog_subject(&format!("routed-{}", self.partition))
     }
 
@@ -78,7 +98,12 @@ impl Postings<'_> {
     }
 }
 
+fn posting(subject: String, delivery: &Delivery) -> Posting {
+    let name = Some(delivery.id.to_string());
+    Posting { subject, name, guard: None, payload: delivery.encode() }
+}
+
 fn marker(subject: String, (place, guard): (Place, u64)) -> Posting {
     let payload = rmp_serde::to_vec_named(&place).expect("numbers and ids can be encoded");
-    Posting { subject, guard: Some(guard), payload: payload.into() }
+    Posting { subject, name: None, guard: Some(guard), payload: payload.into() }
 }

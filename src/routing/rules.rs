@@ -13,12 +13,15 @@ use crate::event::webhook::body;
 use crate::event::{ChannelId, Delivery, Event, Partition, TenantId};
 use crate::journal::ring::Folded;
 
-/// Most deliveries of one batch: JetStream's bound for atomic batches, less the marker.
+/// Most deliveries of one batch: JetStream's bound for atomic batches, less the marker and the calls.
 pub const PLAN_DELIVERIES_MAX: usize = 900;
 
-/// Deliveries of one channel in one batch that make a burst. Three nodes hold about as many of a channel, waiting and under
-/// way; of more, whoever pulls them moves the rest to the channel's backlog anyway.
-pub const BURST_MIN: usize = 128;
+/// What a channel is held of by a node, waiting and, if it asks for no cap, under way with the slots of the default; and nodes
+/// that may share a lane. A channel that has more than all of these hold in one batch has a burst: of what they pulled they would
+/// move the rest to its backlog. With more nodes or slots than these a burst is seen too early, and waits for one node's slots.
+const HELD_WAITING: usize = 32;
+const HELD_UNDER_WAY: usize = 10;
+const NODES: usize = 3;
 
 /// Most bytes of the bodies of one batch.
 pub const PLAN_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -101,15 +104,22 @@ pub fn plan(
     plan
 }
 
+/// Deliveries of a channel in one batch that are not a burst yet.
+fn held_max(channel: &Channel) -> usize {
+    let asked =
+        channel.settings.max_in_flight.map(|cap| usize::try_from(cap).unwrap_or(usize::MAX));
+    HELD_WAITING.saturating_add(asked.unwrap_or(HELD_UNDER_WAY)).saturating_mul(NODES)
+}
+
 /// The channels that have a burst among these: their deliveries take no place in their lanes, where others' would wait behind
 /// them. Those that are always delivered to from their backlogs have none.
 pub fn bursting(deliveries: &[Planned]) -> BTreeMap<ChannelId, TenantId> {
-    let mut counts: BTreeMap<ChannelId, (TenantId, usize)> = BTreeMap::new();
+    let mut counts: BTreeMap<ChannelId, (&Planned, usize)> = BTreeMap::new();
     for planned in deliveries.iter().filter(|planned| !planned.channel.is_pinned()) {
-        counts.entry(planned.channel.id).or_insert((planned.delivery.tenant, 0)).1 += 1;
+        counts.entry(planned.channel.id).or_insert((planned, 0)).1 += 1;
     }
-    let bursts = counts.into_iter().filter(|(_, (_, count))| *count >= BURST_MIN);
-    bursts.map(|(channel, (tenant, _))| (channel, tenant)).collect()
+    let bursts = counts.into_iter().filter(|(_, (one, count))| *count > held_max(&one.channel));
+    bursts.map(|(channel, (one, _))| (channel, one.delivery.tenant)).collect()
 }
 
 fn deliver(event: &Event, channel: ChannelId, body: Bytes) -> Delivery {

@@ -94,14 +94,14 @@ fn a_burst_is_as_many_of_one_channel_as_no_lane_holds() {
         plan((partition(), Place::default()), &records, told).deliveries
     };
     let channels = |deliveries: &[Planned]| bursting(deliveries).into_keys().collect::<Vec<_>>();
-    assert!(channels(&planned(BURST_MIN - 1, &[&busy, &other])).is_empty());
-    assert_eq!(channels(&planned(BURST_MIN, &[&busy])), [busy.id]);
-    assert!(
-        channels(&planned(BURST_MIN, &[&ordered])).is_empty(),
-        "it has no place in a lane anyway"
-    );
+    let more = channel(4, &json!({"maxInFlight": 20}));
+    assert!(channels(&planned(126, &[&busy, &other])).is_empty());
+    assert_eq!(channels(&planned(127, &[&busy])), [busy.id]);
+    assert!(channels(&planned(127, &[&ordered])).is_empty(), "it has no place in a lane anyway");
+    assert!(channels(&planned(156, &[&more])).is_empty(), "it may have as many under way");
+    assert_eq!(channels(&planned(157, &[&more])), [more.id]);
     let few = planned(2, &[&other, &ordered]);
-    let many: Vec<_> = planned(BURST_MIN, &[&busy]).into_iter().chain(few).collect();
+    let many: Vec<_> = planned(127, &[&busy]).into_iter().chain(few).collect();
     assert_eq!(channels(&many), [busy.id], "nobody else is called");
 }
 
