@@ -304,10 +304,12 @@ impl Journal {
         is_level: bool,
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
-        self.hand_over(place, (drafts, Vec::new(), seed), is_level, deadline).await
+        let is = (is_level, false);
+        self.hand_over(place, (drafts, Vec::new(), seed), is, deadline).await
     }
 
-    /// Appends what became of attempts to deliver events of one partition; they are durable when this returns.
+    /// Appends what became of attempts to deliver events of one partition; they are durable when this returns. Patient ones wait
+    /// up to 20 ms for others to share a record with.
     ///
     /// Idempotency key: delivery, attempt and its beginning, by which Postgres takes a repeat for what it is.
     /// Not cancel safe: what was handed over may be stored.
@@ -318,23 +320,25 @@ impl Journal {
     pub async fn note(
         &self,
         place: Place,
-        outcomes: Vec<Outcome>,
+        (outcomes, is_patient): (Vec<Outcome>, bool),
         deadline: Instant,
     ) -> Result<(), Error> {
-        self.hand_over(place, (Vec::new(), outcomes, None), false, deadline).await.map(drop)
+        let is = (false, is_patient);
+        self.hand_over(place, (Vec::new(), outcomes, None), is, deadline).await.map(drop)
     }
 
     async fn hand_over(
         &self,
         place: Place,
         (drafts, outcomes, seed): (Vec<Draft>, Vec<Outcome>, Option<Seed>),
-        is_level: bool,
+        (is_level, is_patient): (bool, bool),
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
         let (reply, answer) = oneshot::channel();
         let inbox = &self.inner.inboxes[place.partition().index()];
         let ticket = writer::Ticket { reply, place };
-        let request = draft::Request { ticket, drafts, outcomes, seed, deadline, is_level };
+        let request =
+            draft::Request { ticket, drafts, outcomes, seed, deadline, is_level, is_patient };
         // The inbox has as many places as are given out, so it can only be closed.
         inbox.try_send(request).map_err(|_closed| Error::Stopping)?;
         match answer.await {

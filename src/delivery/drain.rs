@@ -26,7 +26,7 @@ use crate::lifecycle::{Stop, chain};
 use crate::log;
 use crate::log::backlog::PURGE_EVERY;
 use line::{Line, Next};
-use ticket::Done;
+use ticket::{Done, Told};
 
 /// Messages of one page of a backlog.
 const PAGE: usize = 256;
@@ -34,8 +34,10 @@ const PAGE: usize = 256;
 /// How often a backlog with nothing to do is looked at: a nudge may be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Most outcomes that wait to be taken in: the largest cap of a channel, each of which answers one delivery.
-const DONE_MAX: usize = 1_000;
+/// Most deliveries that were let go and are not settled: the largest cap of a channel under way, and as many whose outcomes are
+/// on their way into the log. Two things are told of each.
+const UNSETTLED_MAX: usize = 2_000;
+const TOLD_MAX: usize = 2 * UNSETTLED_MAX;
 
 /// Pause before a look at the entry while the channel waits.
 const BREATH: Duration = Duration::from_millis(20);
@@ -51,11 +53,12 @@ pub(super) struct Drain {
     name: String,
     line: Line,
     in_flight: usize,
+    unsettled: usize,
     ramp: Ramp,
     rate: Option<(RateLimit, Rate)>,
     purged: (Instant, u64),
-    told: mpsc::Sender<Done>,
-    done: mpsc::Receiver<Done>,
+    told: mpsc::Sender<Told>,
+    done: mpsc::Receiver<Told>,
     /// The epoch under which the probe went out that is under way.
     probing: Option<u64>,
 }
@@ -71,7 +74,7 @@ enum Turn {
 
 impl Drain {
     pub(super) fn new(worker: Arc<Worker>, channel: ChannelId) -> Self {
-        let (told, done) = mpsc::channel(DONE_MAX);
+        let (told, done) = mpsc::channel(TOLD_MAX);
         let now = worker.clock.now();
         Self {
             worker,
@@ -79,6 +82,7 @@ impl Drain {
             name: channel.to_string(),
             line: Line::new(),
             in_flight: 0,
+            unsettled: 0,
             ramp: Ramp::new(1),
             rate: None,
             purged: (now, 1),
@@ -101,12 +105,12 @@ impl Drain {
             };
             tokio::select! {
                 () = stop.requested() => return,
-                done = self.done.recv() => if let Some(done) = done { self.on_done(done).await },
+                done = self.done.recv() => if let Some(told) = done { self.on_told(told).await },
                 () = nudged.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            while let Ok(done) = self.done.try_recv() {
-                self.on_done(done).await;
+            while let Ok(told) = self.done.try_recv() {
+                self.on_told(told).await;
             }
         }
     }
@@ -239,7 +243,7 @@ impl Drain {
         window: usize,
     ) -> Result<Duration, log::Error> {
         self.keep_rate(channel);
-        while self.in_flight < window {
+        while self.in_flight < window && self.unsettled < UNSETTLED_MAX {
             let now = self.worker.clock.timestamp();
             let (sequence, delivery) = match self.line.next(channel.settings.ordered, now) {
                 Next::Go(placed) => placed,
@@ -273,6 +277,7 @@ impl Drain {
             }
             self.line.went((sequence, delivery));
             self.in_flight += 1;
+            self.unsettled += 1;
             self.worker.wake.notify_one();
         }
         Ok(LOOK_EVERY)
@@ -299,9 +304,19 @@ impl Drain {
         Ok(any)
     }
 
+    async fn on_told(&mut self, told: Told) {
+        match told {
+            Told::Landed => self.in_flight = self.in_flight.saturating_sub(1),
+            Told::Done(done) => self.on_done(done).await,
+        }
+    }
+
     /// Takes in what became of a delivery that was let go.
     async fn on_done(&mut self, done: Done) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.unsettled = self.unsettled.saturating_sub(1);
+        if !done.has_landed {
+            self.in_flight = self.in_flight.saturating_sub(1);
+        }
         let sign = done.came.map(|came| came.sign);
         let success = sign == Some(Sign::Success);
         let now = self.worker.clock.timestamp();

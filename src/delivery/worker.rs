@@ -213,9 +213,8 @@ impl Worker {
                 }
             }
         };
-        let keeps = matches!(&origin, Origin::Backlog(ticket) if ticket.keeps_retry());
         let came = tokio::select! {
-            came = self.attempt((slot, keeps), &delivery) => came,
+            came = self.attempt((slot, &origin), &delivery) => came,
             () = hold => return,
         };
         // Without an end it comes again, from its queue or its drain.
@@ -229,7 +228,12 @@ impl Worker {
 
     /// Sends, judges, and stores what follows; the next attempt too, unless whoever let it go keeps it. Nothing is sent when
     /// the channel was deleted meanwhile, and there is no end while that is not known.
-    async fn attempt(&self, (slot, keeps): (Slot<'_>, bool), delivery: &Delivery) -> Option<Came> {
+    async fn attempt(
+        &self,
+        (slot, origin): (Slot<'_>, &Origin),
+        delivery: &Delivery,
+    ) -> Option<Came> {
+        let keeps = matches!(origin, Origin::Backlog(ticket) if ticket.keeps_retry());
         let Some(channel) = self.directory.channel(delivery.tenant, delivery.channel) else {
             let gone = Came { sign: Sign::Success, fate: Fate::Failed, pause: Duration::ZERO };
             return self.is_gone(delivery.tenant, delivery.channel).await.then_some(gone);
@@ -248,7 +252,14 @@ impl Worker {
         // for its outcome; while it has none, slots bound what waits.
         let makes_room = verdict.sign == Sign::Success && place.is_some();
         let slot = (!makes_room).then_some(slot);
-        self.note(outcome, place).await;
+        if let Origin::Backlog(ticket) = origin
+            && makes_room
+        {
+            ticket.land();
+        }
+        // What comes next in order waits for this one, and a failure's slot does.
+        let is_patient = makes_room && !channel.settings.ordered;
+        self.note((outcome, is_patient), place).await;
         if let Fate::Retry(at) = verdict.fate
             && !keeps
         {
@@ -267,7 +278,7 @@ impl Worker {
     /// Puts an outcome into the log, again and again until it is there: until then the delivery is in its queue. What waits
     /// here is bounded by slots and by the places that the log's writers give. A stop ends it, and then the queue gives
     /// the delivery to somebody else.
-    async fn note(&self, outcome: Outcome, mut place: Option<Place>) {
+    async fn note(&self, (outcome, is_patient): (Outcome, bool), mut place: Option<Place>) {
         let conversation = outcome.conversation;
         loop {
             let deadline = self.clock.now() + NOTE_MAX;
@@ -275,7 +286,10 @@ impl Worker {
                 .take()
                 .map_or_else(|| self.journal.admit(conversation, outcome.size()).ok(), Some);
             let noted = match admitted {
-                Some(place) => self.journal.note(place, vec![outcome.clone()], deadline).await,
+                Some(place) => {
+                    let outcomes = (vec![outcome.clone()], is_patient);
+                    self.journal.note(place, outcomes, deadline).await
+                }
                 None => Err(crate::journal::Error::Late),
             };
             match noted {

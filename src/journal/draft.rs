@@ -102,6 +102,8 @@ pub struct Request<T> {
     /// Whether the fold was brought level with the log since the request was made. Only then may it be refused for
     /// what the fold does not have: another node may have opened or reopened the conversation a moment ago.
     pub is_level: bool,
+    /// Whether it may wait for others to share a record with.
+    pub is_patient: bool,
 }
 
 /// Where and when an event was stored.

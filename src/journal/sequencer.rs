@@ -2,6 +2,7 @@
 //! Promises one verdict a draft, and that nothing is staged again before it is certain that the record is not in the log.
 //! Does not publish; the writer does, and tells what came of it.
 
+mod gather;
 mod staging;
 
 use std::collections::VecDeque;
@@ -370,7 +371,7 @@ impl<T> Sequencer<T> {
             // Whoever was told that it is late sends again, so its drafts need no second try.
             if let Some(ticket) = ticket {
                 // Settled or not, the fold has moved on since: what it refuses is to be looked at anew.
-                let is_level = false;
+                let (is_level, is_patient) = (false, false);
                 self.queue.push_front(Request {
                     ticket,
                     drafts,
@@ -378,6 +379,7 @@ impl<T> Sequencer<T> {
                     seed,
                     deadline,
                     is_level,
+                    is_patient,
                 });
             }
         }

@@ -56,6 +56,8 @@ pub(super) struct Writer {
     operation: Option<Operation>,
     /// When the record on its way was published first.
     published_at: Option<Instant>,
+    /// When the last record was made.
+    staged_at: Option<Instant>,
 }
 
 /// What a writer is made of, beside what it begins with.
@@ -75,7 +77,7 @@ impl Writer {
     pub(super) fn new(parts: Parts) -> Self {
         let Parts { log, tail, node, inbox, arrivals, announcements, clock, rng, metrics } = parts;
         let (sequencer, turns) = (Sequencer::new(node), Turns::new(node, clock.now()));
-        let (operation, published_at) = (None, None);
+        let (operation, published_at, staged_at) = (None, None, None);
         Self {
             log,
             tail,
@@ -90,6 +92,7 @@ impl Writer {
             metrics,
             operation,
             published_at,
+            staged_at,
         }
     }
 
@@ -155,7 +158,7 @@ impl Writer {
         if self.operation.is_some() || self.sequencer.is_flying() || !self.sequencer.has_queue() {
             return None;
         }
-        let wait = self.turns.wait(now);
+        let wait = self.sequencer.rests_until(self.staged_at, now).or_else(|| self.turns.wait(now));
         if wait.is_some() {
             return wait;
         }
@@ -166,7 +169,7 @@ impl Writer {
         };
         self.tell(stage.answers);
         if let Some(outgoing) = stage.outgoing {
-            self.published_at = Some(now);
+            (self.published_at, self.staged_at) = (Some(now), Some(now));
             self.operation = Some(self.publish(outgoing, None));
             #[cfg(feature = "broken")]
             if crate::lifecycle::broken::Break::EarlyReceipt.is_chosen() {

@@ -206,7 +206,7 @@ pub(super) fn stage_request<T>(
     staging: &mut Staging<'_>,
     request: Request<T>,
 ) -> Result<Staged<T>, Answer<T>> {
-    let Request { ticket, drafts, outcomes, seed, deadline, is_level } = request;
+    let Request { ticket, drafts, outcomes, seed, deadline, is_level, .. } = request;
     if staging.is_cold(&drafts, seed.as_ref()) {
         return Err(Answer { ticket, verdicts: Err(Unanswered::Cold(drafts)) });
     }

@@ -131,6 +131,7 @@ impl World {
                 seed: None,
                 deadline: test_start() + Duration::from_hours(1),
                 is_level: true,
+                is_patient: false,
             };
             world.nodes[0].sequencer.push(request);
         }
@@ -147,6 +148,7 @@ impl World {
             seed: None,
             deadline,
             is_level: true,
+            is_patient: false,
         });
         self.open.insert(ticket, (node, messages));
     }
@@ -386,6 +388,7 @@ fn push(sequencer: &mut Sequencer<Client>, drafts: Vec<Draft>, seed: Option<Seed
         seed,
         deadline,
         is_level: true,
+        is_patient: false,
     });
 }
 
@@ -521,6 +524,7 @@ fn nothing_is_refused_on_a_fold_that_may_lag_behind_the_log() {
             seed: None,
             deadline,
             is_level: false,
+            is_patient: false,
         });
         let mut stage = sequencer.stage(fold, RecordId::derive([3; 16]), test_start());
         let is_back = stage.answers.pop().is_some_and(
@@ -631,8 +635,8 @@ fn outcome(number: u8) -> event::Outcome {
 fn note(sequencer: &mut Sequencer<Client>, ticket: Client, numbers: &[u8]) {
     let outcomes = numbers.iter().map(|number| outcome(*number)).collect();
     let deadline = test_start() + Duration::from_secs(9);
-    let (drafts, seed, is_level) = (Vec::new(), None, false);
-    sequencer.push(Request { ticket, drafts, outcomes, seed, deadline, is_level });
+    let (drafts, seed, is_level, is_patient) = (Vec::new(), None, false, false);
+    sequencer.push(Request { ticket, drafts, outcomes, seed, deadline, is_level, is_patient });
 }
 
 #[test]
