@@ -309,7 +309,7 @@ impl Journal {
     }
 
     /// Appends what became of attempts to deliver events of one partition; they are durable when this returns. Patient ones wait
-    /// up to 20 ms for others to share a record with.
+    /// up to 50 ms for others to share a record with.
     ///
     /// Idempotency key: delivery, attempt and its beginning, by which Postgres takes a repeat for what it is.
     /// Not cancel safe: what was handed over may be stored.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::Sequencer;
 
-/// From one record to the next that holds patient outcomes alone: fifty records a second, where a busy channel would make
+/// From one record to the next that holds patient outcomes alone: twenty records a second, where a busy channel would make
 /// hundreds, each with a sync that everybody's sends and deliveries wait behind. A server that crashes forgets the
 /// acknowledgements of its last 100 ms anyway, so what this may repeat after a crash is little.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(50);
 
 /// Requests that are a record whenever the last one was.
 const GATHER_MAX: usize = 256;
