@@ -7,6 +7,7 @@ mod egress;
 mod inbound;
 mod kills;
 mod ordered;
+mod queue;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -82,12 +82,17 @@ async fn a_receiver_that_asks_for_a_pause_gets_it_and_then_everything() {
 async fn a_burst_beyond_the_cap_keeps_to_the_cap_and_arrives_whole() {
     let stage = Stage::new().await;
     stage.receiver.set_mode("slow", "slow:20ms".parse().unwrap());
-    stage.channel("slow", json!({"maxInFlight": 4})).await;
+    let (slow, _) = stage.channel("slow", json!({"maxInFlight": 4})).await;
     let conversation = stage.tenant.open().await;
     let path = format!("/v1/conversations/{conversation}/messages:batch");
     let messages: Vec<_> = (0..500).map(|n| json!({"text": n.to_string()})).collect();
     let sent = stage.tenant.post(&path, json!({"messages": messages})).await;
     assert_eq!(sent.status, 201, "{sent:?}");
+    // `leftover` would mean that nobody was called, and that a sweep has found it.
+    eventually("it is set apart for its burst", async || {
+        stage.standing(&slow).await["reason"] == "busy"
+    })
+    .await;
     stage.comes_to("slow", 501).await;
     assert_eq!(stage.receiver.count("slow"), 501, "each once");
     assert!(stage.receiver.in_flight_max("slow") <= 4, "{}", stage.receiver.in_flight_max("slow"));

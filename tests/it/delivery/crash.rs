@@ -53,7 +53,7 @@ async fn a_delivery_survives_a_crash_at_every_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_takes_no_place_in_its_lane_and_survives_a_crash_of_whoever_is_called() {
+async fn a_burst_survives_a_crash_of_whoever_is_called() {
     let world = World::new().await;
     let server = world.serve(&[("FOREBAY_DELIVER", "route")]).await;
     let receiver = receiver();
