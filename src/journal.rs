@@ -25,7 +25,7 @@ use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::Log;
 use crate::metrics::Metrics;
 
-pub use draft::{Draft, Intent, Receipt, Unanswered, Verdict};
+pub use draft::{Draft, Haste, Intent, Receipt, Unanswered, Verdict};
 pub use fold::heads::{Head, Seed, Status, Stored};
 pub use fold::{heads, keys, ring};
 pub use opening::{Recall, Saved};
@@ -304,12 +304,12 @@ impl Journal {
         is_level: bool,
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
-        let is = (is_level, false);
+        let is = (is_level, Haste::Now);
         self.hand_over(place, (drafts, Vec::new(), seed), is, deadline).await
     }
 
-    /// Appends what became of attempts to deliver events of one partition; they are durable when this returns. Patient ones wait
-    /// up to 50 ms for others to share a record with.
+    /// Appends what became of attempts to deliver events of one partition; they are durable when this returns. What
+    /// is wanted soon waits up to 50 ms for others to share a record with.
     ///
     /// Idempotency key: delivery, attempt and its beginning, by which Postgres takes a repeat for what it is.
     /// Not cancel safe: what was handed over may be stored.
@@ -320,10 +320,10 @@ impl Journal {
     pub async fn note(
         &self,
         place: Place,
-        (outcomes, is_patient): (Vec<Outcome>, bool),
+        (outcomes, haste): (Vec<Outcome>, Haste),
         deadline: Instant,
     ) -> Result<(), Error> {
-        let is = (false, is_patient);
+        let is = (false, haste);
         self.hand_over(place, (Vec::new(), outcomes, None), is, deadline).await.map(drop)
     }
 
@@ -331,14 +331,13 @@ impl Journal {
         &self,
         place: Place,
         (drafts, outcomes, seed): (Vec<Draft>, Vec<Outcome>, Option<Seed>),
-        (is_level, is_patient): (bool, bool),
+        (is_level, haste): (bool, Haste),
         deadline: Instant,
     ) -> Result<Vec<Verdict>, Error> {
         let (reply, answer) = oneshot::channel();
         let inbox = &self.inner.inboxes[place.partition().index()];
         let ticket = writer::Ticket { reply, place };
-        let request =
-            draft::Request { ticket, drafts, outcomes, seed, deadline, is_level, is_patient };
+        let request = draft::Request { ticket, drafts, outcomes, seed, deadline, is_level, haste };
         // The inbox has as many places as are given out, so it can only be closed.
         inbox.try_send(request).map_err(|_closed| Error::Stopping)?;
         match answer.await {

@@ -106,6 +106,8 @@ pub struct Router {
     marked_at: Instant,
     behind: Option<Follow>,
     refusals: Restraint,
+    /// The queue had no room for the last plan.
+    is_wary: bool,
 }
 
 /// What a turn did.
@@ -125,7 +127,8 @@ impl Router {
         let (links, marked_at) = (Links::new(parts.log.links()), parts.clock.now());
         let place = Place::default();
         let (marks, behind, refusals) = (None, None, Restraint::default());
-        Self { parts, tail, links, rng, marks, place, marked_at, behind, refusals }
+        let is_wary = false;
+        Self { parts, tail, links, rng, marks, place, marked_at, behind, refusals, is_wary }
     }
 
     /// Routes until the stop.
@@ -180,7 +183,7 @@ impl Router {
 
     /// Routes what one batch takes.
     ///
-    /// Idempotency key: the markers, stored in the same batches as the deliveries.
+    /// Idempotency key: the markers, stored with the deliveries or after them, and the names of those.
     ///
     /// # Errors
     /// [`Error`]; the markers say what was stored.
@@ -252,12 +255,18 @@ impl Router {
         let mut next = Marks { queue: (end, 0), ..marks };
         if !straight.is_empty() {
             let postings = self.postings().to_backlogs(&straight, end, marks);
-            let posted = self.post(postings).await.map_err(|error| match error {
-                Error::Full => Error::BacklogsFull,
-                other => other,
-            });
+            // Together, or one that is refused would come after those behind it. Alone, it needs no batch.
+            let posted = self.post(postings, straight.len() == 1).await;
+            let is_full = matches!(posted, Err(Error::Full));
+            let posted = if is_full { Err(Error::BacklogsFull) } else { posted };
             let Some(sequence) = posted? else { return Ok(false) };
             next.backlogs = (end, sequence);
+            let (bursts, pinned): (Vec<_>, Vec<_>) =
+                straight.iter().map(|p| p.channel.id).partition(|id| bursting.contains_key(id));
+            self.parts.metrics.diverted.increment(bursts.len() as u64);
+            if !pinned.is_empty() {
+                self.parts.log.nudge(&pinned).await;
+            }
         }
         let Some(sequence) = self.post_lanes((&queued, bursting), end, marks).await? else {
             return Ok(false);
@@ -265,12 +274,6 @@ impl Router {
         next.queue.1 = sequence;
         (self.marks, self.place) = (Some(next), end);
         self.marked_at = self.parts.clock.now();
-        let (bursts, pinned): (Vec<_>, Vec<_>) =
-            straight.iter().map(|p| p.channel.id).partition(|id| bursting.contains_key(id));
-        self.parts.metrics.diverted.increment(bursts.len() as u64);
-        if !pinned.is_empty() {
-            self.parts.log.nudge(&pinned).await;
-        }
         Ok(true)
     }
 
@@ -282,11 +285,12 @@ impl Router {
         marks: Marks,
     ) -> Result<Option<u64>, Error> {
         let lanes = |router: &Self, marks| {
-            let mut postings = router.postings().calls(bursting);
+            let mut postings = router.postings().calls(bursting, end);
             postings.extend(router.postings().to_lanes(queued, end, marks));
             postings
         };
-        let posted = self.post(lanes(self, marks)).await?;
+        let few = !self.is_wary;
+        let posted = self.post(lanes(self, marks), few).await?;
         if posted.is_some() {
             return Ok(posted);
         }
@@ -295,7 +299,7 @@ impl Router {
         if now.queue.0 != marks.queue.0 {
             return Ok(None);
         }
-        self.post(lanes(self, now)).await
+        self.post(lanes(self, now), few).await
     }
 
     fn postings(&self) -> Postings<'_> {
@@ -303,14 +307,16 @@ impl Router {
         Postings { log, directory, partition: self.tail.partition() }
     }
 
-    /// Stores postings that end in a marker; `None` when its guard did not hold.
-    async fn post(&mut self, postings: Vec<Posting>) -> Result<Option<u64>, Error> {
-        let posted = if postings.len() <= FEW_MAX {
+    /// Stores postings that end in a marker, one by one if they may and are few; `None` when its guard did not hold.
+    async fn post(&mut self, postings: Vec<Posting>, few: bool) -> Result<Option<u64>, Error> {
+        let posted = if few && postings.len() <= FEW_MAX {
             self.parts.log.post_few(postings).await
         } else {
             let name = format!("{:032x}", self.rng.random::<u128>());
             self.parts.log.post(&name, postings).await
         };
+        // Some of the few may fit into a full queue again and again; of a batch all do or none.
+        self.is_wary = posted == Posted::Full;
         match posted {
             Posted::Stored(sequence) => Ok(Some(sequence)),
             Posted::Conflict => Ok(None),

@@ -91,6 +91,9 @@ impl Diverter {
     async fn go(&mut self, moved: Vec<Moving>, refusals: &mut Restraint) {
         let (moved, calls): (Vec<_>, Vec<_>) =
             moved.into_iter().partition(|moving| moving.delivery.is_some());
+        if !calls.is_empty() {
+            fail("called");
+        }
         self.conclude(calls).await;
         while !moved.is_empty() {
             match self.store(&moved).await {

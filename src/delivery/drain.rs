@@ -34,10 +34,12 @@ const PAGE: usize = 256;
 /// How often a backlog with nothing to do is looked at: a nudge may be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Most deliveries that were let go and are not settled: the largest cap of a channel under way, and as many whose outcomes are
-/// on their way into the log. Two things are told of each.
-const UNSETTLED_MAX: usize = 2_000;
-const TOLD_MAX: usize = 2 * UNSETTLED_MAX;
+/// Most deliveries whose attempts are over and whose outcomes are on their way into the log: twice as many as are a record at
+/// once. More would be held in memory for nothing.
+const LANDED_MAX: usize = 512;
+
+/// Most of what waits to be taken in. Two things are told of each delivery that is not settled, and the largest cap is 1 000.
+const TOLD_MAX: usize = 2 * (LANDED_MAX + 1_000);
 
 /// Pause before a look at the entry while the channel waits.
 const BREATH: Duration = Duration::from_millis(20);
@@ -144,7 +146,8 @@ impl Drain {
         self.ramp.set_cap(cap);
         match entry.state {
             State::Open { until } => self.wait_or_probe(until).await,
-            State::HalfOpen if self.in_flight > 0 || self.probing == Some(entry.epoch) => {
+            // A success from before is no answer to the probe, so nothing else is under way beside it.
+            State::HalfOpen if self.unsettled > 0 || self.probing == Some(entry.epoch) => {
                 Ok(Turn::Wait(LOOK_EVERY))
             }
             State::HalfOpen => {
@@ -171,7 +174,7 @@ impl Drain {
             let since = match entry.state {
                 State::Open { until } => Some(until),
                 // A probe whose delivery is gone has no end.
-                State::HalfOpen if self.in_flight == 0 => Some(entry.changed_at),
+                State::HalfOpen if self.unsettled == 0 => Some(entry.changed_at),
                 State::HalfOpen | State::Closed => None,
             };
             let long_ago = worker.clock.timestamp().minus(Duration::from_hours(1));
@@ -243,7 +246,7 @@ impl Drain {
         window: usize,
     ) -> Result<Duration, log::Error> {
         self.keep_rate(channel);
-        while self.in_flight < window && self.unsettled < UNSETTLED_MAX {
+        while self.in_flight < window && self.landed() < LANDED_MAX {
             let now = self.worker.clock.timestamp();
             let (sequence, delivery) = match self.line.next(channel.settings.ordered, now) {
                 Next::Go(placed) => placed,
@@ -304,9 +307,19 @@ impl Drain {
         Ok(any)
     }
 
+    /// Deliveries whose attempts are over and that are not settled.
+    fn landed(&self) -> usize {
+        self.unsettled.saturating_sub(self.in_flight)
+    }
+
     async fn on_told(&mut self, told: Told) {
         match told {
-            Told::Landed => self.in_flight = self.in_flight.saturating_sub(1),
+            Told::Landed => {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                if self.probing.is_none() {
+                    self.ramp.on_success();
+                }
+            }
             Told::Done(done) => self.on_done(done).await,
         }
     }
@@ -329,7 +342,9 @@ impl Drain {
             }
             self.ramp = Ramp::new(1);
         } else if success {
-            self.ramp.on_success();
+            if !done.has_landed {
+                self.ramp.on_success();
+            }
         } else if sign == Some(Sign::Transient) && self.ramp.on_failure() {
             let shut = |entry: Entry| {
                 let closed = entry.state == State::Closed;

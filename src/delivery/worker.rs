@@ -27,7 +27,7 @@ use super::verdict::{Sign, Verdict, Wish, judge};
 use crate::clock::Clock;
 use crate::directory::{Channel, ChannelStatus, Directory, Lane};
 use crate::event::{ChannelId, Delivery, Fate, Outcome, TenantId};
-use crate::journal::{Journal, Place};
+use crate::journal::{Haste, Journal, Place};
 use crate::lifecycle::{Kind, Supervisor, chain};
 use crate::log::Log;
 use crate::log::batch::Posted;
@@ -252,21 +252,25 @@ impl Worker {
         // for its outcome; while it has none, slots bound what waits.
         let makes_room = verdict.sign == Sign::Success && place.is_some();
         let slot = (!makes_room).then_some(slot);
-        if let Origin::Backlog(ticket) = origin
-            && makes_room
-        {
-            ticket.land();
+        if makes_room {
+            if let Origin::Backlog(ticket) = origin {
+                ticket.land();
+            }
+            // Before any failure that ends later.
+            self.draw_conclusions(key, &channel, (verdict, took)).await;
         }
         // What comes next in order waits for this one, and a failure's slot does.
-        let is_patient = makes_room && !channel.settings.ordered;
-        self.note((outcome, is_patient), place).await;
+        let waits = !makes_room || channel.settings.ordered;
+        self.note((outcome, if waits { Haste::Now } else { Haste::Soon }), place).await;
         if let Fate::Retry(at) = verdict.fate
             && !keeps
         {
             self.schedule(key.lane, delivery, at).await;
         }
         self.count(key.lane, took, verdict);
-        self.draw_conclusions(key, &channel, (verdict, took)).await;
+        if !makes_room {
+            self.draw_conclusions(key, &channel, (verdict, took)).await;
+        }
         drop(slot);
         let pause = match verdict.wish {
             Some(Wish::Throttle(pause)) => pause,
@@ -278,7 +282,7 @@ impl Worker {
     /// Puts an outcome into the log, again and again until it is there: until then the delivery is in its queue. What waits
     /// here is bounded by slots and by the places that the log's writers give. A stop ends it, and then the queue gives
     /// the delivery to somebody else.
-    async fn note(&self, (outcome, is_patient): (Outcome, bool), mut place: Option<Place>) {
+    async fn note(&self, (outcome, haste): (Outcome, Haste), mut place: Option<Place>) {
         let conversation = outcome.conversation;
         loop {
             let deadline = self.clock.now() + NOTE_MAX;
@@ -287,7 +291,7 @@ impl Worker {
                 .map_or_else(|| self.journal.admit(conversation, outcome.size()).ok(), Some);
             let noted = match admitted {
                 Some(place) => {
-                    let outcomes = (vec![outcome.clone()], is_patient);
+                    let outcomes = (vec![outcome.clone()], haste);
                     self.journal.note(place, outcomes, deadline).await
                 }
                 None => Err(crate::journal::Error::Late),

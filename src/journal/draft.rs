@@ -102,8 +102,17 @@ pub struct Request<T> {
     /// Whether the fold was brought level with the log since the request was made. Only then may it be refused for
     /// what the fold does not have: another node may have opened or reopened the conversation a moment ago.
     pub is_level: bool,
-    /// Whether it may wait for others to share a record with.
-    pub is_patient: bool,
+    /// How soon it is to be in the log.
+    pub haste: Haste,
+}
+
+/// How soon a request is to become a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// With the next record, which is made for it.
+    Now,
+    /// With the next record, and at the latest a moment after the last: nobody waits for it.
+    Soon,
 }
 
 /// Where and when an event was stored.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::draft::{Answer, Draft, Intent, Receipt, Request, Unanswered, Verdict};
+use super::draft::{Answer, Draft, Haste, Intent, Receipt, Request, Unanswered, Verdict};
 use super::fold::{Fit, Fold};
 use super::heads::Seed;
 use super::ring::Folded;
@@ -371,7 +371,7 @@ impl<T> Sequencer<T> {
             // Whoever was told that it is late sends again, so its drafts need no second try.
             if let Some(ticket) = ticket {
                 // Settled or not, the fold has moved on since: what it refuses is to be looked at anew.
-                let (is_level, is_patient) = (false, false);
+                let (is_level, haste) = (false, Haste::Now);
                 self.queue.push_front(Request {
                     ticket,
                     drafts,
@@ -379,7 +379,7 @@ impl<T> Sequencer<T> {
                     seed,
                     deadline,
                     is_level,
-                    is_patient,
+                    haste,
                 });
             }
         }

@@ -264,7 +264,8 @@ impl Writer {
                     let mut fold = self.tail.lock();
                     self.sequencer.on_record(&mut fold, &folded, told)
                 };
-                if fit == Fit::Folded {
+                // A node that only notes outcomes takes its time, which is no measure of whose turn it is.
+                if fit == Fit::Folded && !folded.record.events.is_empty() {
                     self.turns.on_record(folded.record.node, self.clock.now());
                 }
                 (fit, next, folded.position)

@@ -47,9 +47,9 @@ pub struct Posting {
 pub enum Posted {
     /// All of it is stored; the sequence of its last message.
     Stored(u64),
-    /// A guard did not hold: nothing of it is stored.
+    /// A guard did not hold: nothing of a batch is stored, and not the last of a few.
     Conflict,
-    /// The stream has no room: nothing of it is stored.
+    /// The stream has no room: nothing of a batch is stored, and not the last of a few.
     Full,
     /// Nobody knows.
     Unknown(String),

@@ -1,5 +1,5 @@
 //! What the router posts, and where its markers stand: deliveries to lanes and to backlogs, and calls for backlogs.
-//! Promises that everything of one channel has one subject in each of the two streams.
+//! Promises that a plan that is posted again has the same names, so that its stream knows what it has.
 //! Does not post.
 
 use std::collections::BTreeMap;
@@ -46,11 +46,13 @@ impl Postings<'_> {
         postings
     }
 
-    /// A call for each of these channels.
-    pub(super) fn calls(&self, called: &BTreeMap<ChannelId, TenantId>) -> Vec<Posting> {
+    /// A call for each of these channels, one for each plan.
+    pub(super) fn calls(&self, called: &BTreeMap<ChannelId, TenantId>, end: Place) -> Vec<Posting> {
+        let of = end.within.map_or(0, |within| within.event);
         let call = |(channel, tenant): (&ChannelId, &TenantId)| {
             let subject = self.lane_subject(*channel, *tenant);
-            Posting { subject, name: None, guard: None, payload: Bytes::new() }
+            let name = Some(format!("{channel}.{}.{}.{of}", self.partition, end.position));
+            Posting { subject, name, guard: None, payload: Bytes::new() }
         };
         called.iter().map(call).collect()
     }

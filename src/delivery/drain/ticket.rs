@@ -108,15 +108,16 @@ mod tests {
 
     #[test]
     fn what_was_let_go_is_told_of_once_whatever_became_of_it() {
-        let (told, mut heard) = mpsc::channel(8);
+        let (told, mut heard) = mpsc::channel(16);
         let came = Came { sign: Sign::Success, fate: Fate::Delivered, pause: Duration::ZERO };
         Ticket::new(1, false, told.clone()).tell(came);
         Ticket::new(2, false, told.clone()).forget();
         drop(Ticket::new(3, true, told.clone()));
-        let landed = Ticket::new(4, false, told);
+        let landed = Ticket::new(4, false, told.clone());
         landed.land();
         landed.land();
         landed.tell(came);
+        Ticket::new(5, false, told).land();
         let all: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
         assert_eq!(
             all,
@@ -125,6 +126,8 @@ mod tests {
                 Told::Done(Done { keeps_retry: true, ..done(3, (None, false)) }),
                 Told::Landed,
                 Told::Done(done(4, (Some(came), true))),
+                Told::Landed,
+                Told::Done(done(5, (None, true))),
             ]
         );
     }

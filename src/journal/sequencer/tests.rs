@@ -131,7 +131,7 @@ impl World {
                 seed: None,
                 deadline: test_start() + Duration::from_hours(1),
                 is_level: true,
-                is_patient: false,
+                haste: Haste::Now,
             };
             world.nodes[0].sequencer.push(request);
         }
@@ -148,7 +148,7 @@ impl World {
             seed: None,
             deadline,
             is_level: true,
-            is_patient: false,
+            haste: Haste::Now,
         });
         self.open.insert(ticket, (node, messages));
     }
@@ -388,7 +388,7 @@ fn push(sequencer: &mut Sequencer<Client>, drafts: Vec<Draft>, seed: Option<Seed
         seed,
         deadline,
         is_level: true,
-        is_patient: false,
+        haste: Haste::Now,
     });
 }
 
@@ -524,7 +524,7 @@ fn nothing_is_refused_on_a_fold_that_may_lag_behind_the_log() {
             seed: None,
             deadline,
             is_level: false,
-            is_patient: false,
+            haste: Haste::Now,
         });
         let mut stage = sequencer.stage(fold, RecordId::derive([3; 16]), test_start());
         let is_back = stage.answers.pop().is_some_and(
@@ -635,8 +635,8 @@ fn outcome(number: u8) -> event::Outcome {
 fn note(sequencer: &mut Sequencer<Client>, ticket: Client, numbers: &[u8]) {
     let outcomes = numbers.iter().map(|number| outcome(*number)).collect();
     let deadline = test_start() + Duration::from_secs(9);
-    let (drafts, seed, is_level, is_patient) = (Vec::new(), None, false, false);
-    sequencer.push(Request { ticket, drafts, outcomes, seed, deadline, is_level, is_patient });
+    let (drafts, seed, is_level, haste) = (Vec::new(), None, false, Haste::Now);
+    sequencer.push(Request { ticket, drafts, outcomes, seed, deadline, is_level, haste });
 }
 
 #[test]

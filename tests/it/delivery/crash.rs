@@ -71,7 +71,7 @@ async fn a_burst_survives_a_crash_of_whoever_is_called() {
         sizes.values().sum::<u64>() >= 300
     })
     .await;
-    let mut dies = node(&world, Some("diverted"));
+    let mut dies = node(&world, Some("called"));
     let ended = timeout(PATIENCE, dies.wait()).await;
     assert!(!ended.expect("it is called").unwrap().success());
     let lives = node(&world, None);
