@@ -165,8 +165,8 @@ fn webhook_burst(options: Options) -> Course {
 }
 
 /// A round is so long that the second in which the neighbour sends its 10 000 messages, with both cores, is well below the
-/// twentieth of it that a p95 leaves out: what is judged is the channel that cannot take them. Within half a minute the p50 of a
-/// tenant that is alone moves between 3 and 5 ms, so there are as many rounds as one has patience for.
+/// twentieth of it that a p95 leaves out: what is judged is the channel that cannot take them. From one half minute to the next
+/// the p95 of a tenant that is alone moves by a tenth and more, so there are as many rounds as one has patience for.
 fn neighbour(options: Options, fault: Fault) -> Course {
     let (rounds, length, backlog) = match options.pace {
         Pace::Full => (4, secs(30), 10_000),

@@ -21,8 +21,8 @@ const LAST_MAX: Duration = Duration::from_secs(30);
 /// When the trouble begins, after the measurement has.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 
-/// What is sent before anything is measured. Beside services that have just been made a delivery takes 6 to 10 ms for some
-/// seconds, and 3 to 4 from then on; with those in its baseline a tenant would stand any neighbour.
+/// What is sent before anything is measured. Beside services that have just been made a delivery takes twice as long for some
+/// seconds; with those in its baseline a tenant would stand any neighbour.
 const WARM_UP: Duration = Duration::from_secs(12);
 
 /// The time that the busy channel's receiver takes.
