@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use forebay::admission;
+use forebay::cli::serve::Server;
+use forebay::event::ConversationId;
 use forebay::operate::janitor::Janitor;
 use futures_util::FutureExt;
 use futures_util::future::{join_all, select_all};
@@ -26,6 +28,27 @@ const NARROW: [(&str, &str); 6] = [
 /// How often all of them are made to wait.
 const ATTEMPTS_MAX: u32 = 5;
 
+/// Sends so much that memory has forgotten the first message and its key, and has Postgres written.
+async fn fill(
+    world: &World,
+    server: &Server,
+    (tenant, conversation): (&Client, ConversationId),
+    old: &str,
+) {
+    let partition = server.journal.partitions().of(conversation);
+    assert_eq!(tenant.send(conversation, json!({"text": "a", "clientId": old})).await.status, 201);
+    let message = |n: usize| json!({"text": "x".repeat(2_000), "clientId": format!("k{n}")});
+    let path = format!("/v1/conversations/{conversation}/messages:batch");
+    for round in 0..6 {
+        let messages: Vec<_> = (0..20).map(|n| message(round * 20 + n)).collect();
+        assert_eq!(tenant.post(&path, json!({ "messages": messages })).await.status, 201);
+    }
+    let mut writer = projector(world, server, partition);
+    while writer.step().await.unwrap() != forebay::projection::Step::Idle {}
+    // Behind the tail, which holds the last record alone, and beyond the keys that memory has forgotten.
+    assert_eq!(world.ends(server).await, [8]);
+}
+
 #[tokio::test]
 async fn no_permit_is_held_while_waiting_for_http_or_nats() {
     let world = World::with_own_nats().await;
@@ -34,18 +57,7 @@ async fn no_permit_is_held_while_waiting_for_http_or_nats() {
     let conversation = tenant.open().await;
     let partition = server.journal.partitions().of(conversation);
     let old = forebay_key(&world);
-    assert_eq!(tenant.send(conversation, json!({"text": "a", "clientId": old})).await.status, 201);
-    let message = |n: usize| json!({"text": "x".repeat(2_000), "clientId": format!("k{n}")});
-    let path = format!("/v1/conversations/{conversation}/messages:batch");
-    for round in 0..6 {
-        let messages: Vec<_> = (0..20).map(|n| message(round * 20 + n)).collect();
-        assert_eq!(tenant.post(&path, json!({ "messages": messages })).await.status, 201);
-    }
-    let mut writer = projector(&world, &server, partition);
-    while writer.step().await.unwrap() != forebay::projection::Step::Idle {}
-    // Behind the tail, which holds the last record alone, and beyond the keys that memory has forgotten.
-    assert_eq!(world.ends(&server).await, [8]);
-
+    fill(&world, &server, (&tenant, conversation), &old).await;
     let janitor = Janitor {
         log: server.log.clone(),
         database: server.pools.1.clone(),
