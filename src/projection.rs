@@ -298,6 +298,8 @@ impl Projector {
             if !moved {
                 return Ok(None);
             }
+            // So long that a session which is ended mostly ends here.
+            tokio::time::sleep(Duration::from_millis(20)).await;
             last
         } else {
             position
