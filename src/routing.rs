@@ -289,8 +289,7 @@ impl Router {
             postings.extend(router.postings().to_lanes(queued, end, marks));
             postings
         };
-        let few = !self.is_wary;
-        let posted = self.post(lanes(self, marks), few).await?;
+        let posted = self.post_queue(lanes(self, marks)).await?;
         if posted.is_some() {
             return Ok(posted);
         }
@@ -299,7 +298,15 @@ impl Router {
         if now.queue.0 != marks.queue.0 {
             return Ok(None);
         }
-        self.post(lanes(self, now), few).await
+        self.post_queue(lanes(self, now)).await
+    }
+
+    /// Some of the few may fit into a full queue again and again; of a batch all do or none. A backlog that had room says nothing
+    /// about the queue.
+    async fn post_queue(&mut self, postings: Vec<Posting>) -> Result<Option<u64>, Error> {
+        let posted = self.post(postings, !self.is_wary).await;
+        self.is_wary = matches!(posted, Err(Error::Full));
+        posted
     }
 
     fn postings(&self) -> Postings<'_> {
@@ -315,8 +322,6 @@ impl Router {
             let name = format!("{:032x}", self.rng.random::<u128>());
             self.parts.log.post(&name, postings).await
         };
-        // Some of the few may fit into a full queue again and again; of a batch all do or none.
-        self.is_wary = posted == Posted::Full;
         match posted {
             Posted::Stored(sequence) => Ok(Some(sequence)),
             Posted::Conflict => Ok(None),
