@@ -33,6 +33,9 @@ const KEY_EPOCH: &str = "forebay.epoch";
 /// Keys that cannot be changed on a stream that holds records.
 const FIXED: [&str; 5] = ["subjects", "retention", "storage", "metadata", "deny_delete"];
 
+/// Keys that JetStream counts in nanoseconds.
+const NANOSECONDS: [&str; 2] = ["max_age", "duplicate_window"];
+
 /// JetStream's code for a stream that does not exist.
 const STREAM_NOT_FOUND: u64 = 10059;
 
@@ -63,7 +66,9 @@ pub struct Drift {
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stream, key, wanted, found, .. } = self;
-        write!(f, "{stream}: {key} is {found}, should be {wanted}")
+        // JetStream gives its spans of time as bare nanoseconds.
+        let unit = if NANOSECONDS.contains(&key.as_str()) { " ns" } else { "" };
+        write!(f, "{stream}: {key} is {found}{unit}, should be {wanted}{unit}")
     }
 }
 
@@ -314,15 +319,20 @@ mod tests {
 
     #[test]
     fn a_difference_is_named_with_both_values() {
-        let wanted = json!({"name": "S", "num_replicas": 3, "storage": "file", "max_age": 0});
-        let found = json!({"name": "S", "num_replicas": 1, "storage": "memory", "extra": 7});
+        let wanted = json!({"name": "S", "num_replicas": 3, "storage": "file", "max_age": 5});
+        let found =
+            json!({"name": "S", "num_replicas": 1, "storage": "memory", "extra": 7, "max_age": 7});
         let drifts = compare(&wanted, &found);
         let texts: Vec<_> = drifts.iter().map(Drift::to_string).collect();
         assert_eq!(
             texts,
-            ["S: num_replicas is 1, should be 3", "S: storage is \"memory\", should be \"file\""]
+            [
+                "S: max_age is 7 ns, should be 5 ns",
+                "S: num_replicas is 1, should be 3",
+                "S: storage is \"memory\", should be \"file\""
+            ]
         );
-        assert_eq!(drifts.iter().map(|d| d.mendable).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(drifts.iter().map(|d| d.mendable).collect::<Vec<_>>(), [true, true, false]);
     }
 
     #[test]

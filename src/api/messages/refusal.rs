@@ -9,19 +9,27 @@ use crate::ingest::{self, draft};
 use crate::journal::{self, Busy, Verdict};
 use crate::lifecycle::chain;
 
+/// Why the queue took nothing, and what that says of the send. An earlier request under the same key may have left a message
+/// in a record whose fate is not known yet, so only this request is said to have stored nothing.
+pub(in crate::api) fn busy_detail(busy: Busy) -> &'static str {
+    match busy {
+        Busy::Full => {
+            "Too much is waiting for the log. This request stored nothing; send again with the same idempotency key."
+        }
+        Busy::Stalled => {
+            "The log does not acknowledge now. This request stored nothing, an earlier one with this key may have; send again with the same idempotency key."
+        }
+        Busy::Stopping => "The server is on its way out.",
+    }
+}
+
 /// No room in the queue, as a problem.
 pub(in crate::api) fn busy(busy: Busy) -> Problem {
-    match busy {
-        Busy::Full => Problem::new(
-            Code::LogUnavailable,
-            "Too much is waiting for the log. Nothing was stored.",
-        ),
-        Busy::Stalled => Problem::new(
-            Code::LogUnavailable,
-            "The log does not acknowledge now. Nothing was stored.",
-        ),
-        Busy::Stopping => Problem::new(Code::Unavailable, "The server is on its way out."),
-    }
+    let code = match busy {
+        Busy::Full | Busy::Stalled => Code::LogUnavailable,
+        Busy::Stopping => Code::Unavailable,
+    };
+    Problem::new(code, busy_detail(busy))
 }
 
 /// A body that was refused, as a problem.
@@ -59,7 +67,7 @@ pub(in crate::api) fn ingest_problem(error: &ingest::Error) -> Problem {
         ingest::Error::Database(error) if !error.is_retryable() => Problem::internal(cause.clone()),
         ingest::Error::Database(_) | ingest::Error::Cold => Problem::new(
             Code::DatabaseUnavailable,
-            "This conversation or key is so old that the database must be asked, which cannot be done now. Nothing was stored.",
+            "This conversation or key is so old that the database must be asked, which cannot be done now. This request stored nothing; send again with the same idempotency key.",
         ),
     };
     problem.with_cause(cause)

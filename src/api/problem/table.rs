@@ -113,7 +113,7 @@ pub const TABLE: [Row; 18] = [
         "request_timeout",
         408,
         "The body did not arrive in time",
-        "The server waited for the rest of the body and then gave up. Nothing was stored. Send it again, with the same idempotency key.",
+        "The server waited for the rest of the body and then gave up. This request stored nothing. Send it again, with the same idempotency key.",
     ),
     row(
         Code::ConversationClosed,

@@ -13,6 +13,7 @@ use super::joined::whole;
 use super::talk::Talk;
 use crate::admission::Source;
 use crate::api::messages::SEND_DEADLINE;
+use crate::api::messages::refusal::busy_detail;
 use crate::event::{ConversationId, MessageId};
 use crate::ingest::{self, draft, quota};
 use crate::journal::{Busy, Intent, Receipt, Verdict};
@@ -96,12 +97,7 @@ impl Talk {
     }
 
     fn busy(&self, busy: Busy) -> Fault {
-        let detail = match busy {
-            Busy::Full => "Too much is waiting for the log. Nothing was stored.",
-            Busy::Stalled => "The log does not acknowledge now. Nothing was stored.",
-            Busy::Stopping => "The server is on its way out.",
-        };
-        Fault::new(Code::Unavailable, detail).after(self.wait())
+        Fault::new(Code::Unavailable, busy_detail(busy)).after(self.wait())
     }
 
     /// The answer to a send.
