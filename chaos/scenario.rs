@@ -31,7 +31,7 @@ pub(crate) struct Options {
     pub(crate) storm: Duration,
     /// Sends a second, all nodes together.
     pub(crate) per_second: u32,
-    /// Everything a little shorter.
+    /// How much time each scenario takes.
     pub(crate) pace: Pace,
 }
 

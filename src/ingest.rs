@@ -26,7 +26,7 @@ pub use quota::{Policy, Quota};
 /// there is time left to answer.
 const LOOK_UP_MAX: Duration = Duration::from_secs(1);
 
-/// Most keys of one batch that are looked up one by one; beyond that the batch is refused as cold.
+/// Most keys of one batch that are looked up one by one, within [`LOOK_UP_MAX`]; a batch with more of them is refused.
 const LOOK_UPS_MAX: usize = 50;
 
 /// Why a send has no verdicts.
@@ -41,6 +41,12 @@ pub enum Error {
     /// Memory has forgotten the conversation or a key, and Postgres does not have the log up to there yet.
     #[error("Postgres does not yet have what memory has forgotten")]
     Cold,
+    /// Memory has forgotten more keys of one batch than are looked up.
+    #[error("more than {max} keys that memory has forgotten")]
+    OldKeys {
+        /// How many are looked up.
+        max: usize,
+    },
 }
 
 /// The flow of sends. Cheap to clone.
@@ -142,6 +148,7 @@ impl Ingest {
             Err(Error::Journal(journal::Error::Stopping)) => self.refused(Refusal::Unavailable),
             Err(Error::Journal(_)) => self.refused(Refusal::Log),
             Err(Error::Database(_) | Error::Cold) => self.refused(Refusal::Database),
+            Err(Error::OldKeys { .. }) => self.refused(Refusal::Invalid),
         }
         verdicts
     }
@@ -188,7 +195,7 @@ impl Ingest {
     ) -> Result<Seed, Error> {
         let Forgotten { conversation, keys } = forgotten;
         if keys.len() > LOOK_UPS_MAX {
-            return Err(Error::Cold);
+            return Err(Error::OldKeys { max: LOOK_UPS_MAX });
         }
         let partition = self.journal.partitions().of(conversation);
         let mut lease = self.database.acquire(origin.at(Priority::High), deadline).await?;

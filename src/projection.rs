@@ -298,7 +298,7 @@ impl Projector {
             if !moved {
                 return Ok(None);
             }
-            // So long that a session which is ended mostly ends here.
+            // So long that a session which is ended while it is in use mostly ends here.
             tokio::time::sleep(Duration::from_millis(20)).await;
             last
         } else {

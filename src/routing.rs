@@ -2,6 +2,7 @@
 //! Promises that the log counts as routed up to a place only once every delivery up to there is stored.
 //! Does not deliver, and does not ask Postgres.
 
+mod error;
 mod links;
 mod postings;
 pub mod rules;
@@ -15,7 +16,7 @@ use rand::rngs::StdRng;
 use tracing::{debug, error, info, warn};
 
 use crate::clock::Clock;
-use crate::directory::{self, Channel, Directory, Scope};
+use crate::directory::{Channel, Directory, Scope};
 use crate::event::delivery::Place;
 use crate::event::record::CodecError;
 use crate::event::{ChannelId, Event, Record, TenantId};
@@ -24,14 +25,15 @@ use crate::journal::ring::{Folded, Window};
 use crate::lifecycle::restraint::{Decision, Restraint};
 use crate::lifecycle::{Stop, chain};
 use crate::log::batch::{FEW_MAX, Posted, Posting};
-use crate::log::{self, Follow, Log, bucket};
+use crate::log::{Follow, Log};
 use crate::metrics;
+pub use error::Error;
 use links::Links;
 use postings::{Marks, Postings};
 use rules::{Plan, Planned};
 
-/// Most events of one turn.
-const TURN_EVENTS_MAX: usize = 2_000;
+/// Most events of one step.
+const STEP_EVENTS_MAX: usize = 2_000;
 
 /// How often a node that does not route a partition looks whether the one that does still gets on. Failover takes
 /// about twice this long.
@@ -46,38 +48,6 @@ const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Longest wait for the directory to have what was written to it.
 const DIRECTORY_MAX: Duration = Duration::from_secs(2);
-
-/// What can go wrong.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The log cannot be read or the queue not be written.
-    #[error("routing")]
-    Log(#[from] log::Error),
-    /// It is not known whether the directory has every channel.
-    #[error("who hears of what")]
-    Directory(#[from] directory::Error),
-    /// The bucket of links does not answer.
-    #[error("what conversations name")]
-    Links(#[from] bucket::Error),
-    /// A newer version of this program wrote to the log.
-    #[error("position {position} needs a newer version of this program")]
-    Newer {
-        /// Which position.
-        position: u64,
-        /// What the codec says.
-        #[source]
-        source: CodecError,
-    },
-    /// It is not known whether a batch was stored.
-    #[error("a batch of deliveries was not acknowledged: {0}")]
-    Unknown(String),
-    /// The queue has no room.
-    #[error("the queue of deliveries is full")]
-    Full,
-    /// The stream of backlogs has no room.
-    #[error("the stream of backlogs is full")]
-    BacklogsFull,
-}
 
 /// What a router is made of.
 #[derive(Clone, Debug)]
@@ -110,7 +80,7 @@ pub struct Router {
     is_wary: bool,
 }
 
-/// What a turn did.
+/// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// So many deliveries were queued; there may be more.
@@ -119,6 +89,15 @@ pub enum Step {
     Idle,
     /// Another node routes this partition.
     Elsewhere,
+}
+
+/// How a plan is stored.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// One by one, the marker last, where they are few: a batch costs the server more than they do.
+    OneByOne,
+    /// In an atomic batch: all of it or nothing.
+    Together,
 }
 
 impl Router {
@@ -140,7 +119,7 @@ impl Router {
         loop {
             let step = match self.step().await {
                 Err(full @ (Error::Full | Error::BacklogsFull)) => {
-                    error!("{full}; the log keeps what follows");
+                    self.tell(&format!("{full}; the log keeps what follows"));
                     tokio::select! {
                         () = stop.requested() => return Ok(()),
                         () = tokio::time::sleep(FULL_PAUSE) => continue,
@@ -166,7 +145,15 @@ impl Router {
         }
     }
 
-    /// Waits until whoever routes this partition has not got on for a while although there is something.
+    /// A line about a want of room, not more often than somebody reads it.
+    fn tell(&mut self, refusal: &str) {
+        if let Decision::Log { suppressed } = self.refusals.on_event(self.parts.clock.now()) {
+            warn!(suppressed, "{refusal}");
+        }
+    }
+
+    /// Waits until whoever routes this partition has not got on for a while although there is something. Cancel safe: it only
+    /// reads.
     async fn stand_by(&mut self) {
         let mut seen = None;
         loop {
@@ -223,13 +210,7 @@ impl Router {
         let bursting = rules::bursting(&plan.deliveries);
         match self.store_as(marks, plan, &bursting).await {
             Err(Error::BacklogsFull) if !bursting.is_empty() => {
-                if let Decision::Log { suppressed } = self.refusals.on_event(self.parts.clock.now())
-                {
-                    warn!(
-                        suppressed,
-                        "the stream of backlogs is full; a burst goes through its lane"
-                    );
-                }
+                self.tell("the stream of backlogs is full; a burst goes through its lane");
                 self.store_as(marks, plan, &BTreeMap::new()).await
             }
             stored => stored,
@@ -256,7 +237,8 @@ impl Router {
         if !straight.is_empty() {
             let postings = self.postings().to_backlogs(&straight, end, marks);
             // Together, or one that is refused would come after those behind it. Alone, it needs no batch.
-            let posted = self.post(postings, straight.len() == 1).await;
+            let way = if straight.len() == 1 { Way::OneByOne } else { Way::Together };
+            let posted = self.post(postings, way).await;
             let is_full = matches!(posted, Err(Error::Full));
             let posted = if is_full { Err(Error::BacklogsFull) } else { posted };
             let Some(sequence) = posted? else { return Ok(false) };
@@ -301,10 +283,11 @@ impl Router {
         self.post_queue(lanes(self, now)).await
     }
 
-    /// Some of the few may fit into a full queue again and again; of a batch all do or none. A backlog that had room says nothing
-    /// about the queue.
+    /// Stores what goes into the queue, with its marker; as a batch after a plan that it had no room for, because some of a few
+    /// may fit in again and again, of a batch all do or none. What the backlogs answer says nothing about the queue.
     async fn post_queue(&mut self, postings: Vec<Posting>) -> Result<Option<u64>, Error> {
-        let posted = self.post(postings, !self.is_wary).await;
+        let way = if self.is_wary { Way::Together } else { Way::OneByOne };
+        let posted = self.post(postings, way).await;
         self.is_wary = matches!(posted, Err(Error::Full));
         posted
     }
@@ -314,13 +297,14 @@ impl Router {
         Postings { log, directory, partition: self.tail.partition() }
     }
 
-    /// Stores postings that end in a marker, one by one if they may and are few; `None` when its guard did not hold.
-    async fn post(&mut self, postings: Vec<Posting>, few: bool) -> Result<Option<u64>, Error> {
-        let posted = if few && postings.len() <= FEW_MAX {
-            self.parts.log.post_few(postings).await
-        } else {
-            let name = format!("{:032x}", self.rng.random::<u128>());
-            self.parts.log.post(&name, postings).await
+    /// Stores postings that end in a marker; `None` when its guard did not hold.
+    async fn post(&mut self, postings: Vec<Posting>, way: Way) -> Result<Option<u64>, Error> {
+        let posted = match way {
+            Way::OneByOne if postings.len() <= FEW_MAX => self.parts.log.post_few(postings).await,
+            Way::OneByOne | Way::Together => {
+                let name = format!("{:032x}", self.rng.random::<u128>());
+                self.parts.log.post(&name, postings).await
+            }
         };
         match posted {
             Posted::Stored(sequence) => Ok(Some(sequence)),
@@ -357,7 +341,7 @@ impl Router {
 
     /// The next records: from the tail where it reaches back far enough, else from the log.
     async fn gather(&mut self, position: u64) -> Result<Vec<Arc<Folded>>, Error> {
-        if let Window::Records(records) = self.tail.records_after(position, TURN_EVENTS_MAX) {
+        if let Window::Records(records) = self.tail.records_after(position, STEP_EVENTS_MAX) {
             self.behind = None;
             return Ok(records);
         }
@@ -367,7 +351,7 @@ impl Router {
         };
         let follow = self.behind.insert(follow);
         let (mut records, mut events) = (Vec::new(), 0);
-        while events < TURN_EVENTS_MAX && follow.position() < self.tail.position() {
+        while events < STEP_EVENTS_MAX && follow.position() < self.tail.position() {
             let (position, raw) = follow.next_known().await?;
             match Record::decode(&raw) {
                 Ok(record) => {

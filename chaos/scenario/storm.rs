@@ -25,7 +25,7 @@ const LASTS_MS: std::ops::Range<u64> = 300..4_000;
 /// How long a node takes to start.
 const STARTS: Duration = Duration::from_secs(4);
 
-/// Longest delay of answers; a reader's deadline is shorter, which is the point.
+/// Shortest and longest delay of answers, in milliseconds. The longest is longer than a reader's deadline, which is the point.
 const DELAY_MS: std::ops::Range<u64> = 50..2_000;
 
 /// Slowest and fastest throttled link, in bytes a second.

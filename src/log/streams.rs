@@ -66,9 +66,7 @@ pub struct Drift {
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stream, key, wanted, found, .. } = self;
-        // JetStream gives its spans of time as bare nanoseconds.
-        let unit = if NANOSECONDS.contains(&key.as_str()) { " ns" } else { "" };
-        write!(f, "{stream}: {key} is {found}{unit}, should be {wanted}{unit}")
+        write!(f, "{stream}: {key} is {found}, should be {wanted}")
     }
 }
 
@@ -242,11 +240,15 @@ fn compare(wanted: &Value, found: &Value) -> Vec<Drift> {
             None => !(value == &Value::Bool(false) || value == &Value::from(0)),
         },
     };
+    let told = |key: &String, value: &Value| {
+        let unit = if NANOSECONDS.contains(&key.as_str()) { " ns" } else { "" };
+        format!("{value}{unit}")
+    };
     let drift = |key: &String, value: &Value| Drift {
         stream: stream.to_owned(),
         key: key.clone(),
-        wanted: value.to_string(),
-        found: found.get(key).map_or_else(|| "unset".to_owned(), Value::to_string),
+        wanted: told(key, value),
+        found: found.get(key).map_or_else(|| "unset".to_owned(), |there| told(key, there)),
         mendable: !FIXED.contains(&key.as_str()),
     };
     keys.iter().filter(|(key, value)| differs(key, value)).map(|(k, v)| drift(k, v)).collect()
@@ -319,20 +321,24 @@ mod tests {
 
     #[test]
     fn a_difference_is_named_with_both_values() {
-        let wanted = json!({"name": "S", "num_replicas": 3, "storage": "file", "max_age": 5});
+        let wanted = json!({"name": "S", "num_replicas": 3, "storage": "file", "max_age": 5, "duplicate_window": 3});
         let found =
-            json!({"name": "S", "num_replicas": 1, "storage": "memory", "extra": 7, "max_age": 7});
+            json!({"name": "S", "num_replicas": 1, "storage": "memory", "duplicate_window": 7});
         let drifts = compare(&wanted, &found);
         let texts: Vec<_> = drifts.iter().map(Drift::to_string).collect();
         assert_eq!(
             texts,
             [
-                "S: max_age is 7 ns, should be 5 ns",
+                "S: duplicate_window is 7 ns, should be 3 ns",
+                "S: max_age is unset, should be 5 ns",
                 "S: num_replicas is 1, should be 3",
                 "S: storage is \"memory\", should be \"file\""
             ]
         );
-        assert_eq!(drifts.iter().map(|d| d.mendable).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(
+            drifts.iter().map(|d| d.mendable).collect::<Vec<_>>(),
+            [true, true, true, false]
+        );
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Links {
         };
         let channels: Arc<[ChannelId]> = opening.channels.as_slice().into();
         if !channels.is_empty() {
-            let value = serde_json::to_vec(&opening.channels).unwrap_or_default();
+            let value = serde_json::to_vec(&opening.channels).expect("ids can be encoded");
             let key = event.conversation.to_string();
             self.bucket.put(&key, value.into(), now + LOOK_MAX).await?;
         }
@@ -56,7 +56,7 @@ impl Links {
     /// Looks a conversation up.
     ///
     /// # Errors
-    /// When the bucket does not answer now.
+    /// When the bucket does not answer now, or has what cannot be read.
     pub(super) async fn look(
         &mut self,
         conversation: ConversationId,
@@ -66,8 +66,8 @@ impl Links {
             return Ok(());
         }
         let found = self.bucket.get(&conversation.to_string(), now + LOOK_MAX).await?;
-        let channels = found.and_then(|found| serde_json::from_slice(&found.value).ok());
-        let channels: Vec<ChannelId> = channels.unwrap_or_default();
+        let channels =
+            found.map_or_else(|| Ok(Vec::new()), |found| read(conversation, &found.value))?;
         self.remember(conversation, channels.into());
         Ok(())
     }
@@ -82,4 +82,11 @@ impl Links {
             }
         }
     }
+}
+
+fn read(conversation: ConversationId, value: &[u8]) -> Result<Vec<ChannelId>, Error> {
+    serde_json::from_slice(value).map_err(|source| Error::Unreadable {
+        what: format!("what {conversation} names"),
+        source: source.into(),
+    })
 }

@@ -71,14 +71,16 @@ impl Postings<'_> {
     /// Where the markers stand, as the leaders of their streams have them.
     ///
     /// # Errors
-    /// When JetStream does not answer.
+    /// When JetStream does not answer, or a marker cannot be read.
     pub(super) async fn read_marks(&self) -> Result<Marks, Error> {
         let prefix = self.log.namespace().as_str();
-        let read = async |stream: &str, subject: String| {
-            let last = self.log.last(&format!("{prefix}_{stream}"), &subject).await?;
-            Ok::<_, Error>(last.map_or_else(Default::default, |(sequence, bytes)| {
-                (rmp_serde::from_slice(&bytes).unwrap_or_default(), sequence)
-            }))
+        let read = async |stream: &str, subject: String| match self
+            .log
+            .last(&format!("{prefix}_{stream}"), &subject)
+            .await?
+        {
+            Some((sequence, bytes)) => Ok::<_, Error>((place_of(&subject, &bytes)?, sequence)),
+            None => Ok(Default::default()),
         };
         let queue = read("DELIVER", self.queue_subject()).await?;
         let backlogs = read("PARKED", self.backlogs_subject()).await?;
@@ -108,4 +110,26 @@ fn posting(subject: String, delivery: &Delivery) -> Posting {
 fn marker(subject: String, (place, guard): (Place, u64)) -> Posting {
     let payload = rmp_serde::to_vec_named(&place).expect("numbers and ids can be encoded");
     Posting { subject, name: None, guard: Some(guard), payload: payload.into() }
+}
+
+fn place_of(subject: &str, marker: &[u8]) -> Result<Place, Error> {
+    rmp_serde::from_slice(marker).map_err(|source| Error::Unreadable {
+        what: format!("the marker {subject}"),
+        source: source.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_is_read_as_it_was_written_and_a_damaged_one_is_no_beginning() {
+        let place = Place { position: 7, within: None };
+        let written = marker("m".to_owned(), (place, 3));
+        assert_eq!(place_of("m", &written.payload).unwrap(), place);
+        for damaged in [&b""[..], b"{}", b"\x81"] {
+            assert!(matches!(place_of("m", damaged), Err(Error::Unreadable { .. })), "{damaged:?}");
+        }
+    }
 }

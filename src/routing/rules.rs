@@ -16,11 +16,14 @@ use crate::journal::ring::Folded;
 /// Most deliveries of one batch: JetStream's bound for atomic batches, less the marker and the calls.
 pub const PLAN_DELIVERIES_MAX: usize = 900;
 
-/// What a channel is held of by a node, waiting and, if it asks for no cap, under way with the slots of the default; and nodes
-/// that may share a lane. A channel that has more than all of these hold in one batch has a burst: of what they pulled they would
-/// move the rest to its backlog. With more nodes or slots than these a burst is seen too early, and waits for one node's slots.
+/// Deliveries of one channel that wait on a node (`CHANNEL_LINE_MAX` of `delivery/slots.rs`). A channel that has more in one batch than
+/// all nodes hold of it has a burst: of what they pulled they would move the rest to its backlog.
 const HELD_WAITING: usize = 32;
+
+/// Deliveries of one channel that are under way on a node by default (`DELIVERY_CHANNEL_MAX`).
 const HELD_UNDER_WAY: usize = 10;
+
+/// Nodes that may share a lane. With more of them, or more slots, a burst is seen too early, and waits for one node's slots.
 const NODES: usize = 3;
 
 /// Most bytes of the bodies of one batch.

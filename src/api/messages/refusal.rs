@@ -9,17 +9,19 @@ use crate::ingest::{self, draft};
 use crate::journal::{self, Busy, Verdict};
 use crate::lifecycle::chain;
 
-/// Why the queue took nothing, and what that says of the send. An earlier request under the same key may have left a message
-/// in a record whose fate is not known yet, so only this request is said to have stored nothing.
+/// Why the queue took nothing, and what that says of the send: of this request alone, because an earlier try of the same may be in
+/// a record whose fate is not known yet.
 pub(in crate::api) fn busy_detail(busy: Busy) -> &'static str {
     match busy {
         Busy::Full => {
-            "Too much is waiting for the log. This request stored nothing; send again with the same idempotency key."
+            "Too much is waiting for the log. This request stored nothing, an earlier try of it may have; send it again as it is."
         }
         Busy::Stalled => {
-            "The log does not acknowledge now. This request stored nothing, an earlier one with this key may have; send again with the same idempotency key."
+            "The log does not acknowledge now. This request stored nothing, an earlier try of it may have; send it again as it is."
         }
-        Busy::Stopping => "The server is on its way out.",
+        Busy::Stopping => {
+            "The server is on its way out. This request stored nothing; send it again as it is, another node may answer."
+        }
     }
 }
 
@@ -57,17 +59,24 @@ pub(in crate::api) fn rejected(rejected: Rejected) -> Problem {
 pub(in crate::api) fn ingest_problem(error: &ingest::Error) -> Problem {
     let cause = chain(error);
     let problem = match error {
-        ingest::Error::Journal(journal::Error::Stopping) => {
-            Problem::new(Code::Unavailable, "The server is on its way out.")
-        }
+        ingest::Error::Journal(journal::Error::Stopping) => Problem::new(
+            Code::Unavailable,
+            "The server is on its way out. It is not known whether this is stored; send it again as it is, another node may answer.",
+        ),
+        ingest::Error::OldKeys { max } => Problem::new(
+            Code::PayloadTooLarge,
+            format!(
+                "The limit oldKeys = {max} is exceeded: so many old keys of a batch are looked up. Send it in smaller ones."
+            ),
+        ),
         ingest::Error::Journal(_) => Problem::new(
             Code::LogUnavailable,
-            "The log did not acknowledge in time. Send again with the same idempotency key.",
+            "The log did not acknowledge in time. It is not known whether this is stored; send it again as it is.",
         ),
         ingest::Error::Database(error) if !error.is_retryable() => Problem::internal(cause.clone()),
         ingest::Error::Database(_) | ingest::Error::Cold => Problem::new(
             Code::DatabaseUnavailable,
-            "This conversation or key is so old that the database must be asked, which cannot be done now. This request stored nothing; send again with the same idempotency key.",
+            "This conversation or key is so old that the database must be asked, which cannot be done now. This request stored nothing; send it again as it is.",
         ),
     };
     problem.with_cause(cause)

@@ -116,6 +116,27 @@ async fn an_old_key_is_looked_up_and_answered_with_its_first_receipt() {
 }
 
 #[tokio::test]
+async fn a_batch_of_more_old_keys_than_are_looked_up_is_refused_for_good() {
+    let world = World::new().await;
+    let server = world.serve(&FORGETFUL).await;
+    let tenant = Client::tenant(&server).await;
+    let conversation = tenant.open().await;
+    let then = world.clock.timestamp().millis();
+    forget_keys(&world, &server, &tenant).await;
+    let path = format!("/v1/conversations/{conversation}/messages:batch");
+    let old = |n: u64| json!({"text": "a", "clientId": uuid_at(then - n)});
+    let refused = tenant.post(&path, json!({"messages": (0..51).map(old).collect::<Vec<_>>()}));
+    let refused = refused.await;
+    refused.assert_problem(413, "payload_too_large");
+    let detail = refused.json()["detail"].to_string();
+    assert!(detail.contains("oldKeys = 50"), "{detail}");
+    let taken = tenant.post(&path, json!({"messages": (0..50).map(old).collect::<Vec<_>>()}));
+    assert_eq!(taken.await.status, 201);
+    world.assert_clean(&server).await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn keys_are_forgotten_when_the_window_has_passed_and_still_found() {
     let world = World::new().await;
     let settings = [("FOREBAY_PARTITIONS", "1"), ("FOREBAY_DEDUPE_WINDOW_S", "60")];
